@@ -82,7 +82,7 @@ MODELS = {
             loss = ReduceMean<keepdims = 0>(y) }}""",
         (
             "ngraph.BatchNormTraining node 'bn' (outputs y, bm, bv) cannot be differentiated: it has no gradient "
-            "rule; make it an op of bngrad first, with bngrad rewrite"
+            "rule; convert it to an op of bngrad first, with bngrad rewrite"
         ),
     ),
     "a-fault-of-the-model-elsewhere": Message(

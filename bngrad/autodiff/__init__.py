@@ -1,10 +1,10 @@
 """Differentiation: a forward model and a loss in, a training graph in ONNX Runtime's dialect out.
 
-- `rules`: the gradient of each op; `rule` and `backward` are what a rule is and what it works with
-- `edges`: where gradients can flow
-- `walk`: from the loss back to what it is differentiated with respect to
-- `loss_and_wrt`, `weights`: the loss, and what to differentiate with respect to
-- `prepare_forward`: what a forward model needs first, with `batch_norm_modes`, `running_statistics` and
+- `rules`: the gradient of each op; `rule` defines rules, and `backward` the node that a rule works on
+- `edges`: the inputs that gradients can flow to
+- `walk`: the backward pass, from the loss to the values that it is differentiated with respect to
+- `loss_and_wrt`, `weights`: the selection of the loss and of these values
+- `prepare_forward`: the preparation of a forward model, with `batch_norm_modes`, `running_statistics` and
   `separate_statistics`
-- `training_graph`: all of these
+- `training_graph`: all of these steps
 """

@@ -1,4 +1,4 @@
-"""What a gradient rule sees of one forward node, and makes its nodes with."""
+"""A forward node as a gradient rule reads it, and the maker of its gradient nodes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class NoGradientError(Exception):
-    """A rule does not cover a node; the text says what it has and what was expected."""
+    """A rule does not cover a node; the text states the reason and what was expected."""
 
 
 class Backward(NodeSite):
-    """One forward node, on its way back.
+    """One forward node in the backward pass.
 
     New nodes go to the end of the graph. They are named as ORT's gradient builder names them:
     ``<forward node>_Grad/<op type>_<number>``.
@@ -32,9 +32,9 @@ class Backward(NodeSite):
     Args:
         node: The forward node.
         dY: The gradient of the loss with respect to each of its outputs; None where it does not depend on one.
-        needed: The inputs whose gradient is needed.
-        context: The model's.
-        ties: The model's.
+        needed: The indices of the inputs whose gradient is needed.
+        context: The context of the model.
+        ties: The conventions of the model.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class Backward(NodeSite):
         self.opset = context.opset
         self._made = 0
         self.unbounded = False
-        """Whether what comes back may be infinite or NaN: a node behind this one is singular."""
+        """True if dY may be infinite or NaN: a node after this one is singular."""
 
     @property
     def dY(self) -> ir.Value:  # noqa: N802 - the field's own name
-        """The gradient of the first output, which most nodes have alone."""
+        """The gradient of the first output, which is the only one of most nodes."""
         (dY, *others) = self.all_dY
         if dY is None or any(other is not None for other in others):
-            self.refuse("the loss depends on an output of it other than the first; expected the first alone")
+            self.refuse("the loss depends on an output of it other than the first; expected only the first")
         return dY
 
     def y(self, index: int = 0) -> ir.Value:
-        """An output of the forward node; one that it leaves out is added to it."""
+        """Returns an output of the forward node; one that it leaves out is added to it."""
         if index >= len(self.node.outputs):
             self.node.resize_outputs(index + 1)
         value = self.node.outputs[index]
@@ -74,11 +74,11 @@ class Backward(NodeSite):
         return value
 
     def needs(self, index: int) -> bool:
-        """Whether the gradient with respect to an input is needed."""
+        """Returns whether the gradient with respect to an input is needed."""
         return index in self._needed
 
     def attributes(self) -> dict[str, Any]:
-        """All attributes of the forward node, for a gradient op that takes the same."""
+        """Returns all attributes of the forward node, for a gradient op that takes the same."""
         return dict(self.node.attributes)
 
     @property
@@ -91,18 +91,18 @@ class Backward(NodeSite):
         return self._context.axes.value(self.node, tuple(axes))
 
     def rank(self, value: ir.Value) -> int:
-        """The rank of a value; refuses the node where it is unknown."""
+        """Returns the rank of a value; refuses the node where it is unknown."""
         if value.shape is None:
             self.refuse(f"the rank of {value.name!r} is not known; expected a model that shape inference can read")
         return len(value.shape)
 
     def times(self, dY: ir.Value, factor: ir.Value, *, singular: bool = False) -> ir.Value:
-        """Returns dY times a local derivative, which is 0 where one is 0 and the other may be no finite number.
+        """Returns dY times a local derivative; 0 where one factor is 0 and the other may be infinite or NaN.
 
         Args:
-            dY: What comes back.
+            dY: The incoming gradient.
             factor: The local derivative, of the same type.
-            singular: Whether that may be infinite or NaN.
+            singular: Whether the local derivative may be infinite or NaN.
         """
         result = self.op("Mul", dY, factor)
         if singular:
@@ -118,20 +118,24 @@ class Backward(NodeSite):
         numbers.
 
         Args:
-            condition: Of the shape of dY.
-            dY: What comes back.
-            singular: Whether that may be infinite or NaN here, if it is not elsewhere.
+            condition: The condition, in the shape of dY.
+            dY: The incoming gradient.
+            singular: Whether it may be infinite or NaN even if the node's dY is not.
         """
         if self.unbounded or singular:
             return cut(self, condition, dY, typed=self._typed(dY))
         return self.op("Mul", dY, self.cast(condition, dtype_of(self._typed(dY))))
 
     def _typed(self, value: ir.Value) -> ir.Value:
-        """A value of the same type, of which that is known: new values have none."""
+        """Returns a value of the same type, whose type is known: new values have none."""
         return self.dY if value.dtype is None else value
 
     def refuse(self, reason: str) -> NoReturn:
-        """Says that no gradient can be made for this node, and why."""
+        """Raises the error that this node has no gradient, with the reason.
+
+        Raises:
+            NoGradientError: Always.
+        """
         raise NoGradientError(reason)
 
     def _node_name(self, domain: str, op_type: str) -> str:  # noqa: ARG002

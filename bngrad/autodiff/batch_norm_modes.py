@@ -53,38 +53,40 @@ def chosen_modes(
         ModelError: One matches no batch norm, or both match one and neither is narrower.
     """
     patterns = [pattern for pattern in training if pattern != AUTO]
-    choices = [_match(names, pattern, mode) for mode, given in enumerate((frozen, patterns)) for pattern in given]
+    choices = [
+        _match(names, pattern, mode) for mode, selected in enumerate((frozen, patterns)) for pattern in selected
+    ]
     modes: dict[ir.Node, int] = {}
     for node, name in names.items():
         asking = [choice for choice in choices if node in choice.nodes]
-        deciding = [one for one in asking if not any(_is_narrower(other, one) for other in asking)]
-        wanted = {choice.mode: choice.pattern for choice in deciding}
-        if len(wanted) > 1:
+        deciding = [choice for choice in asking if not any(_is_narrower(other, choice) for other in asking)]
+        patterns_by_mode = {choice.mode: choice.pattern for choice in deciding}
+        if len(patterns_by_mode) > 1:
             raise ModelError(
-                f"batch norm {name!r} is matched by --frozen {wanted[0]!r} and by --training {wanted[1]!r}; "
-                "expected one of them, or its name in one"
+                f"batch norm {name!r} is matched by --frozen {patterns_by_mode[0]!r} and by --training "
+                f"{patterns_by_mode[1]!r}; expected one of them, or its name in one"
             )
-        if wanted:
-            (modes[node],) = wanted
+        if patterns_by_mode:
+            (modes[node],) = patterns_by_mode
     return modes
 
 
 def put_in_training_mode(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """The batch norms in inference mode that PyTorch had in training mode."""
+    """Returns the batch norms that were in training mode in PyTorch."""
     return [node for node in nodes if recorded_mode(node)]
 
 
 def folded_in_training_mode(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes that a batch norm was folded into that PyTorch had in training mode.
+    """Returns the nodes that batch norms were folded into that were in training mode in PyTorch.
 
-    A node that two were folded into has the call of the last one alone. The first is lost if the module updates a
+    A node that two were folded into has only the call of the last one. The first is lost if the module updates a
     running mean that no recorded call reads.
     """
     folded = [node for node in graph if is_folded_batch_norm(node)]
     names = recorded_names(graph)
     calls = filter(None, map(batch_norm_call, graph))
-    read = {names.get(str(call.buffer(3))) for call in calls if call.is_training}
-    return folded if updated_means(graph) - read else [node for node in folded if recorded_mode(node)]
+    recorded = {names.get(str(call.buffer(3))) for call in calls if call.is_training}
+    return folded if updated_means(graph) - recorded else [node for node in folded if recorded_mode(node)]
 
 
 def refuse_folded(folded: Iterable[ir.Node], modes: Mapping[ir.Node, int]) -> None:
@@ -104,7 +106,7 @@ def refuse_folded(folded: Iterable[ir.Node], modes: Mapping[ir.Node, int]) -> No
 
 
 def refuse_unknown_modes(unknown: Sequence[ir.Node]) -> None:
-    """Refuses ``--training auto`` where the file does not tell the mode of a batch norm.
+    """Refuses ``--training auto`` where the file does not record the mode of a batch norm.
 
     Raises:
         ModelError: There is one.
@@ -118,17 +120,17 @@ def refuse_unknown_modes(unknown: Sequence[ir.Node]) -> None:
 
 
 def matching(names: Mapping[ir.Node, str], pattern: str) -> frozenset[ir.Node]:
-    """The nodes that a pattern matches; one that is a name, such as ``bn[0]``, matches that name alone."""
+    """Returns the nodes that a pattern matches; one that is a name, such as ``bn[0]``, matches only that name."""
     named = frozenset(node for node, name in names.items() if name == pattern)
     return named or frozenset(node for node, name in names.items() if fnmatchcase(name, pattern))
 
 
 def _match(names: Mapping[ir.Node, str], pattern: str, mode: int) -> _Choice:
-    found = matching(names, pattern)
-    if not found:
+    nodes = matching(names, pattern)
+    if not nodes:
         raise ModelError(unknown_name(pattern, set(names.values()), "a batch norm"))
-    return _Choice(pattern, mode, found, is_name=pattern in names.values())
+    return _Choice(pattern, mode, nodes, is_name=pattern in names.values())
 
 
-def _is_narrower(one: _Choice, other: _Choice) -> bool:
-    return one.nodes < other.nodes or (one.nodes <= other.nodes and one.is_name and not other.is_name)
+def _is_narrower(choice: _Choice, other: _Choice) -> bool:
+    return choice.nodes < other.nodes or (choice.nodes <= other.nodes and choice.is_name and not other.is_name)

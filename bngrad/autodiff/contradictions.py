@@ -1,7 +1,7 @@
-"""What a model says of a node, against what its op allows.
+"""Detects nodes whose stated types contradict their op.
 
-onnx's shape inference passes over a node whose inputs do not go together, and what the model says of its output
-stays: a rule would believe it. A graph that is made of such a node is refused in the end, by onnx's checker.
+onnx's shape inference skips a node whose inputs do not match, and the type that the model states for its output
+remains: a rule would rely on it. onnx's checker would refuse a gradient graph for such a node only at the end.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SMALL = 64
 
 
 def contradiction(node: ir.Node, opset_imports: Mapping[str, int]) -> str | None:
-    """What onnx's inference says against a node of its own ops, in one line; None where it has nothing to say.
+    """Returns the error of onnx's inference for a node of its own ops, in one line; None if there is none.
 
-    The node is all of a model, which is inferred as the checker does it.
+    A model of only this node is inferred as by the checker.
     """
-    read = {value for value in node.inputs if value is not None}
-    if node.domain or any(value.type is None for value in read):
+    values = {value for value in node.inputs if value is not None}
+    if node.domain or any(value.type is None for value in values):
         return None
-    data = {value: tensor for value in read if (tensor := _data(value)) is not None}
-    inputs = [ir.serde.serialize_value(value) for value in read - set(data)]
+    data = {value: tensor for value in values if (tensor := _data(value)) is not None}
+    inputs = [ir.serde.serialize_value(value) for value in values - set(data)]
     graph = helper.make_graph([ir.to_proto(node)], "node", inputs, [], list(data.values()))
-    imports = [helper.make_opsetid(*each) for each in opset_imports.items()]
+    imports = [helper.make_opsetid(*opset) for opset in opset_imports.items()]
     try:
         onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=imports), strict_mode=True)
     except onnx.shape_inference.InferenceError as error:

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def rule_of(node: ir.Node) -> Rule | None:
-    """The gradient rule of a node's op; None if there is none."""
+    """Returns the gradient rule of a node's op; None if there is none."""
     return RULES.get((node.domain, node.op_type))
 
 
 def can_have_gradient(value: ir.Value) -> bool:
-    """Whether a value is a float, or may be one."""
+    """Returns whether a value is a float, or may be one."""
     return value.dtype in (None, *SUPPORTED_DTYPES)
 
 
 def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
-    """The inputs, by index, that a gradient can flow to from a node.
+    """Yields the inputs, with their indices, that a gradient can flow to from a node.
 
     They are the inputs that its rule differentiates, those that the rule requires to be constant, and for a node
     without a rule all float inputs: `add_gradients` refuses the node if a gradient reaches it. A StopGradient has
@@ -50,7 +50,7 @@ def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """The values that a gradient can flow to from a node: `smooth_inputs`, and values that its subgraphs read."""
+    """Yields the values that a gradient can flow to from a node: `smooth_inputs` and inputs of its subgraphs."""
     for _, value in smooth_inputs(node):
         yield value
     if rule_of(node) is None:
@@ -62,7 +62,7 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def why_no_gradient(value: ir.Value) -> str:
-    """Why a value has no gradient, as the end of a message; empty if unknown."""
+    """Returns the reason why a value has no gradient, as the end of a message; empty if unknown."""
     for node, index in value.uses():
         if node.op_type in ("BatchNormInternal", "BatchNormalizationTraining") and index in (3, 4):
             return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"
@@ -74,7 +74,7 @@ def why_no_gradient(value: ir.Value) -> str:
 
 @cache
 def _may_be_float(domain: str, op_type: str, index: int) -> bool:
-    """Whether an input can be a float by its op's schema; True where there is none."""
+    """Returns whether the schema of an op allows a float input; True where there is no schema."""
     if domain or not onnx.defs.has(op_type):
         return True
     parameters = onnx.defs.get_schema(op_type).inputs

@@ -1,4 +1,4 @@
-"""Numbers of known formulas, which are no weights although they are float initializers.
+"""Numbers of known formulas, which are not weights although they are float initializers.
 
 ::
 
@@ -7,7 +7,7 @@
     softmax(q k^T / sqrt(d) + mask)                                 of an attention: a root of a whole number
     x (1 + erf(x / sqrt(2))) 0.5                                    of GELU, with erf or tanh
 
-Each has one element. A scale or an epsilon that is recognized by nothing but its size of one stays a weight.
+Each has one element. A scale or an epsilon that no formula identifies stays a weight.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 LARGEST_EPSILON = 0.1
-"""Below a root."""
+"""The largest epsilon below a root."""
 _LARGEST_OF_FRACTION = 1e-3
 _LARGEST_HEAD = 4096
 """The most elements of a query."""
@@ -40,7 +40,7 @@ _BEFORE_SIGMOID = (math.sqrt(0.5), math.sqrt(2), math.sqrt(2 / math.pi), 0.04471
 
 
 def formula_numbers(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
-    """The uses of such numbers."""
+    """Yields the uses of such numbers, as nodes and indices of inputs."""
     for node in graph:
         is_number_of = _FORMULAS.get(node.op_type)
         if is_number_of is None or node.domain:
@@ -54,7 +54,7 @@ def formula_numbers(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _in_sum(node: ir.Node, index: int, number: float) -> bool:
-    """An epsilon, or the 1 of GELU."""
+    """Returns whether a summand is an epsilon, or the 1 of GELU."""
     read_by = [(user.op_type, slot) for user, slot in readers(node.outputs[0], SAME_VALUES)]
     if 0 <= number <= LARGEST_EPSILON and any(use in _ROOTS for use in read_by):
         return True
@@ -68,7 +68,7 @@ def _in_maximum(node: ir.Node, index: int, number: float) -> bool:
 
 
 def _in_quotient(node: ir.Node, index: int, number: float) -> bool:
-    """N of a mean, or what `_in_product` has as a divisor."""
+    """Returns whether a divisor is the N of a mean, or the inverse of a factor that `_in_product` accepts."""
     if index == 0 or number <= 0:
         return False
     is_count = number >= 1 and number == round(number) and _made_by(node.inputs[0]) in _SUMS
@@ -76,7 +76,7 @@ def _in_quotient(node: ir.Node, index: int, number: float) -> bool:
 
 
 def _in_product(node: ir.Node, index: int, number: float) -> bool:
-    """1 / N of a mean, a scale of scores, or a factor of GELU."""
+    """Returns whether a factor is the 1 / N of a mean, a scale of scores, or a factor of GELU."""
     is_share = number <= 0.5 and _is_share(number) and _made_by(node.inputs[1 - index]) in _SUMS
     return is_share or _is_scale_of_scores(node, number) or _is_of_gelu(node, number)
 
@@ -90,12 +90,12 @@ _FORMULAS: Mapping[str, Callable[[ir.Node, int, float], bool]] = {
 
 
 def _is_share(number: float) -> bool:
-    """Whether a number is 1 / N, as float32 rounds it."""
+    """Returns whether a number is 1 / N, as float32 rounds it."""
     return number > 0 and abs(1 / number - round(1 / number)) <= 1e-6 / number
 
 
 def _is_scale_of_scores(node: ir.Node, number: float) -> bool:
-    """Whether queries, keys or their products times 1 / sqrt(d), or its root, go into a softmax."""
+    """Returns whether a softmax reads queries, keys or their products scaled by 1 / sqrt(d) or its root."""
     is_root = any(_is_share(power) and 2 <= 1 / power <= _LARGEST_HEAD for power in (number**2, number**4))
     if not is_root:
         return False
@@ -112,12 +112,14 @@ def _is_scale_of_scores(node: ir.Node, number: float) -> bool:
 
 
 def _is_of_gelu(node: ir.Node, number: float) -> bool:
-    """Whether a factor is that of a GELU: in front of its erf or tanh, or the half of its product."""
-    if any(math.isclose(number, known, rel_tol=1e-3) for known in _BEFORE_SIGMOID):
+    """Returns whether a factor belongs to a GELU: before its erf or tanh, or the 0.5 of its product."""
+    if any(math.isclose(number, constant, rel_tol=1e-3) for constant in _BEFORE_SIGMOID):
         return _leads_to_sigmoid(node, 3)
     others = [user for user, _ in readers(node.outputs[0], SAME_VALUES)]
     others += [maker for value in node.inputs if (maker := _maker(value)) is not None]
-    return number == 0.5 and any(one.op_type == "Mul" and _has_gate(one) for one in (node, *others))
+    return number == 0.5 and any(
+        candidate.op_type == "Mul" and _has_gate(candidate) for candidate in (node, *others)
+    )
 
 
 def _leads_to_sigmoid(node: ir.Node, left: int) -> bool:
@@ -130,7 +132,7 @@ def _leads_to_sigmoid(node: ir.Node, left: int) -> bool:
 
 
 def _has_gate(node: ir.Node) -> bool:
-    """Whether an input is 1 + erf or 1 + tanh."""
+    """Returns whether an input is 1 + erf or 1 + tanh."""
     makers = [maker for value in node.inputs if (maker := _maker(value)) is not None]
     return any(
         maker.op_type == "Add" and any(_made_by(value) in _SIGMOIDS for value in maker.inputs) for maker in makers
@@ -143,7 +145,7 @@ def _made_by(value: ir.Value | None) -> str | None:
 
 
 def _maker(value: ir.Value | None) -> ir.Node | None:
-    """The node that computes a value, in any type or shape."""
+    """Returns the node that computes a value, in any type or shape."""
     source = _origin(value)
     return None if source is None else source.producer()
 

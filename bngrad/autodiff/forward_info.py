@@ -1,4 +1,4 @@
-"""What an exporter knows of a forward model: its loss, its weights, and the buffers that a step replaces.
+"""Metadata that an exporter adds to a forward model: its loss, its weights, and the buffers that a step replaces.
 
 It is JSON under one key of the model's metadata::
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from bngrad.autodiff.size_conditions import Condition
 
 KEY = "bngrad.forward"
-"""Of ``ModelProto.metadata_props``."""
+"""The key in ``ModelProto.metadata_props``."""
 
 _VERSION = 1
 
 
 class ForwardInfo(NamedTuple):
-    """What an exporter knows of a forward model."""
+    """The metadata of a forward model."""
 
     loss: str
     """The output that holds the loss."""
@@ -41,9 +41,9 @@ class ForwardInfo(NamedTuple):
     buffers: Mapping[str, str]
     """The output with the next value, by the names of inputs that a step replaces."""
     size_conditions: Sequence[Condition] = ()
-    """What the sizes of symbolic dimensions have to fulfil; see `size_conditions`."""
+    """Conditions on the sizes of symbolic dimensions; see `size_conditions`."""
     training_size_conditions: Sequence[Condition] = ()
-    """What they have to fulfil in training mode besides."""
+    """Further conditions in training mode."""
 
 
 def write_forward_info(model: ir.Model, info: ForwardInfo) -> None:
@@ -55,7 +55,7 @@ def read_forward_info(model: ir.Model) -> ForwardInfo | None:
     """Reads the metadata of a model; None if it has none.
 
     Raises:
-        ModelError: It cannot be read, or names what the model does not have.
+        ModelError: It cannot be read, or names values that the model lacks.
     """
     text = model.metadata_props.get(KEY)
     if text is None:
@@ -79,15 +79,15 @@ def read_forward_info(model: ir.Model) -> ForwardInfo | None:
             f"the model's metadata {KEY!r} has version {version}; expected {_VERSION}: export it again"
         )
     outputs = {str(value.name) for value in model.graph.outputs}
-    given = {str(value.name) for value in (*model.graph.inputs, *model.graph.initializers.values())}
+    names = {str(value.name) for value in (*model.graph.inputs, *model.graph.initializers.values())}
     missing = [name for name in (info.loss, *info.buffers.values()) if name not in outputs]
-    missing += [name for name in (*info.weights, *info.buffers) if name not in given]
+    missing += [name for name in (*info.weights, *info.buffers) if name not in names]
     if missing:
         raise ModelError(f"the model lacks {listed(missing)}, which its metadata {KEY!r} names; export it again")
     return info
 
 
 def _dimensions(model: ir.Model) -> set[str]:
-    """The names of the symbolic dimensions of the inputs."""
+    """Returns the names of the symbolic dimensions of the inputs."""
     shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
-    return {str(one.value) for shape in shapes for one in shape if not isinstance(one, int)}
+    return {str(size.value) for shape in shapes for size in shape if not isinstance(size, int)}

@@ -1,4 +1,4 @@
-"""Selects the loss and what to differentiate it with respect to, by name or by default."""
+"""Selects the loss and the values to differentiate it with respect to, by name or by default."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _BATCH_NORMS = ("BatchNormalization", "BatchNormInternal", "BatchNormalizationTraining", *FORWARDS)
-"""Forward batch norms, whose outputs but the first are statistics."""
+"""Forward batch norms, whose outputs after the first are statistics."""
 
 
 def find_loss(model: ir.Model, name: str | None) -> ir.Value:
-    """Returns the loss: a float value of one element that a node of the main graph makes.
+    """Returns the loss: a float value of one element that a node of the main graph computes.
 
     Args:
         model: The forward model, with types.
@@ -36,15 +36,15 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
     Raises:
         ModelError: The value does not exist, there is no unique default, or it is not a scalar.
     """
-    made = {value.name: value for node in model.graph for value in node.outputs if value.name}
+    computed = {value.name: value for node in model.graph for value in node.outputs if value.name}
     if name is None:
         statistics = set(new_statistics(model).values())
         scalars = [v for v in model.graph.outputs if _is_float(v) and has_one_element(v)]
         scalars = [v for v in scalars if v not in statistics and not is_new_statistic(v)]
         if len(scalars) > 1:
-            # An accuracy, or a learning rate that is passed on, is no loss.
+            # An accuracy, or a learning rate that is passed on, is not a loss.
             scalars = [
-                v for v in scalars if any(given.producer() is None for given in reaching_values(v))
+                v for v in scalars if any(source.producer() is None for source in reaching_values(v))
             ] or scalars
         if len(scalars) != 1:
             outputs = ", ".join(_typed(value) for value in model.graph.outputs if _is_float(value))
@@ -54,11 +54,11 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
                 f"(its float outputs are {outputs or 'none'})"
             )
         return scalars[0]
-    if name not in made:
+    if name not in computed:
         if any(name == value.name for value in (*model.graph.inputs, *model.graph.initializers.values())):
             raise ModelError(f"loss {name!r} is an input of the graph, so it depends on nothing; name an output")
-        raise ModelError(unknown_name(name, [n for n in made if n], "a value"))
-    loss = made[name]
+        raise ModelError(unknown_name(name, [n for n in computed if n], "a value"))
+    loss = computed[name]
     if not _is_float(loss) or not (loss.shape is None or has_one_element(loss)):
         raise ModelError(
             f"loss {_typed(loss)} is not a float scalar; expected one element: reduce it to its mean or its sum"
@@ -67,7 +67,7 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
 
 
 def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> list[ir.Value]:
-    """Returns what to differentiate with respect to: inputs and initializers that the loss depends on.
+    """Returns the values to differentiate with respect to: inputs and initializers that the loss depends on.
 
     Args:
         model: The forward model, with types.
@@ -78,7 +78,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         ModelError: A name is unknown or not a float, the loss does not depend on it, or there are no weights.
     """
     graph = model.graph
-    given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
+    sources = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
     if not names:
         reaching = reaching_values(loss, as_weights=True)
         weights = [value for value in default_weights(graph) if value in reaching]
@@ -95,36 +95,36 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         for node in graph
         if (node.domain, node.op_type) == ("", "Constant")
     }
-    found = []
+    wrt = []
     for name in dict.fromkeys(names):
-        value = given.get(name, constants.get(name))
+        value = sources.get(name, constants.get(name))
         if value is None:
             if any(name == v.name for node in all_nodes(model) for v in node.outputs):
                 raise ModelError(
                     f"{name!r} is computed by the model; differentiate with respect to inputs and initializers"
                 )
-            raise ModelError(unknown_name(name, given, "an input or initializer"))
+            raise ModelError(unknown_name(name, sources, "an input or initializer"))
         if not _is_float(value):
             raise ModelError(f"{_typed(value)} has no gradient; expected a float")
         if value not in reaching:
             raise ModelError(f"loss {loss.name!r} does not depend on {name!r}{why_no_gradient(value)}")
-        found.append(value)
-    return found
+        wrt.append(value)
+    return wrt
 
 
 def _refuse_scales(graph: ir.Graph, weights: Sequence[ir.Value]) -> None:
     """Refuses a weight that is also a scale of a quantized layer: exporters merge equal values.
 
     Raises:
-        ModelError: There is one.
+        ModelError: There is such a weight.
     """
-    found = {
+    scaled = {
         origin(value, SAME_VALUES): node
         for node, index in scales(graph)
         if (value := node.inputs[index]) is not None
     }
     for weight in weights:
-        if (node := found.get(weight)) is not None:
+        if (node := scaled.get(weight)) is not None:
             raise ModelError(
                 f"{weight.name!r} is a weight and a scale of {describe(node)}, which training must not change; "
                 "give each an initializer of its own, or leave it out with --wrt (wrt=)"
@@ -132,21 +132,21 @@ def _refuse_scales(graph: ir.Graph, weights: Sequence[ir.Value]) -> None:
 
 
 def reaching_values(loss: ir.Value, *, as_weights: bool = False) -> set[ir.Value]:
-    """The values that a loss depends on through inputs that a gradient can flow to.
+    """Returns the values that a loss depends on through inputs that a gradient can flow to.
 
     Args:
         loss: The loss.
-        as_weights: Whether to leave out what it depends on only as a statistic of a batch norm, through inputs
-            that have no gradient, or in front of a quantized layer.
+        as_weights: Whether to leave out values that it depends on only as statistics of batch norms, through
+            inputs that have no gradient, or through a quantized layer.
     """
-    found, waiting = {loss}, [loss]
+    reaching, waiting = {loss}, [loss]
     while waiting:
         node = waiting.pop().producer()
         values = () if node is None else _reads_weights(node) if as_weights else reads(node)
-        new = set(values) - found
-        found |= new
+        new = set(values) - reaching
+        reaching |= new
         waiting += new
-    return found
+    return reaching
 
 
 def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
@@ -162,7 +162,7 @@ def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def is_new_statistic(value: ir.Value) -> bool:
-    """Whether an output is a running statistic of a batch norm, or a copy of what the model is given."""
+    """Returns whether an output is a new running statistic of a batch norm, or a copy of an input of the model."""
     value = origin(value)
     node = value.producer()
     return node is None or (node.op_type in _BATCH_NORMS and value is not node.outputs[0])

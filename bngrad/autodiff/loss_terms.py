@@ -1,4 +1,4 @@
-"""The terms of a loss: how the loss of a batch follows from those of its parts.
+"""The terms of a loss: the rules by which the loss of a batch follows from the losses of its parts.
 
 A loss is split by these rules, from its last node on:
 
@@ -6,10 +6,10 @@ A loss is split by these rules, from its last node on:
 does not depend on the data            the same for every part: its weight is 1
 sum over the batch                     the sum of the parts: ReduceSum, SoftmaxCrossEntropyLoss and
                                        NegativeLogLikelihoodLoss with reduction sum
-mean over the batch                    the mean of the parts, weighted by what each averages: ReduceMean, the two
-                                       losses with reduction mean, a sum divided by a sum that has no gradient
-sum, difference or negative of terms   that of their parts
-product, quotient                      of a term and a value that does not depend on the data
+mean over the batch                    the mean of the parts, weighted by the count that each averages: ReduceMean,
+                                       the two losses with reduction mean, a sum divided by a sum without gradient
+sum, difference or negative of terms   the same of their parts
+product, quotient                      the same of a term and a value that does not depend on the data
 ====================================== ===========================================================================
 
 Anything else, such as the square root of a mean, is refused.
@@ -58,7 +58,7 @@ class Mean:
     sum: ir.Value | None = None
     """The sum that is divided by it."""
     guarded: bool = False
-    """Whether it is 0, and not NaN, where the total is 0."""
+    """True if the mean is 0, and not NaN, where the total is 0."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class LossTerms:
 
     Args:
         graph: The forward graph, with types.
-        weights: The names of what the loss is differentiated with respect to.
+        weights: The names of the values that the loss is differentiated with respect to.
     """
 
     def __init__(self, graph: ir.Graph, weights: Collection[str]) -> None:
@@ -95,7 +95,7 @@ class LossTerms:
         self._sums: dict[ir.Value, bool] = {}
 
     def term(self, value: ir.Value) -> Term:
-        """Returns what a value of one element is.
+        """Returns the term that a value of one element is.
 
         Raises:
             ModelError: The value of the whole batch does not follow from those of its parts.
@@ -121,39 +121,41 @@ class LossTerms:
         return Combination(node, terms)
 
     def depends_on_data(self, value: ir.Value) -> bool:
-        """Whether a value depends on the data, but for sizes that are those of every batch."""
+        """Returns whether a value depends on the data, other than on sizes that all batches have."""
         waiting = [value]
         while waiting:
-            one = waiting[-1]
-            found = self._depends.get(one)
-            unknown = [] if found is not None else [v for v in _reads(one) if v not in self._depends]
-            if found is None and not unknown:
-                self._depends[one] = self._makes_data(one) or any(self._depends[v] for v in _reads(one))
+            current = waiting[-1]
+            depends = self._depends.get(current)
+            unknown = [] if depends is not None else [v for v in _reads(current) if v not in self._depends]
+            if depends is None and not unknown:
+                self._depends[current] = self._makes_data(current) or any(
+                    self._depends[v] for v in _reads(current)
+                )
             waiting = waiting[:-1] if not unknown else waiting + unknown
         return self._depends[value]
 
     def _makes_data(self, value: ir.Value) -> bool:
         node = value.producer()
         if node is None:
-            # One element is no sample: a temperature, a weight of a loss.
+            # A value of one element is not a sample: a temperature, a weight of a loss.
             return value in self._data and not has_one_element(value)
-        # What a subgraph reads from outside is not looked at.
+        # The values that a subgraph reads from outside are not examined.
         return node.op_type in RANDOM_OPS or any(subgraphs(node))
 
     def _is_sum(self, value: ir.Value | None) -> bool:
-        """Whether a value of one element is a sum over the batch."""
+        """Returns whether a value of one element is a sum over the batch."""
         waiting = [] if value is None else [value]
         while waiting:
-            one = waiting[-1]
-            parts = [] if one in self._sums else self._summands(one)
+            current = waiting[-1]
+            parts = [] if current in self._sums else self._summands(current)
             unknown = [part for part in parts if part not in self._sums] if isinstance(parts, list) else []
-            if one not in self._sums and not unknown:
-                self._sums[one] = parts if isinstance(parts, bool) else all(self._sums[part] for part in parts)
+            if current not in self._sums and not unknown:
+                self._sums[current] = parts if isinstance(parts, bool) else all(self._sums[part] for part in parts)
             waiting = waiting[:-1] if not unknown else waiting + unknown
         return value is not None and self._sums[value]
 
     def _summands(self, value: ir.Value) -> bool | list[ir.Value]:
-        """Whether a value is a sum over the batch; or what has to be one, so that it is."""
+        """Returns whether a value is a sum over the batch; or the values that must be sums for that."""
         node = value.producer()
         if node is None or node.domain != "" or not self.depends_on_data(value):
             return False
@@ -167,7 +169,7 @@ class LossTerms:
         return [part for part in parts if part is not None] if parts and None not in parts else False
 
     def _is_batch_size(self, node: ir.Node) -> bool:
-        """Whether a node makes the number of samples: a dimension of a shape."""
+        """Returns whether a node computes the number of samples: a dimension of a shape."""
         index, gathered = 0, node.op_type == "Gather"
         if gathered and node.inputs[0] is not None and node.inputs[1] is not None:
             constant, shape_node = constant_value(node.inputs[1]), node.inputs[0].producer()
@@ -180,7 +182,7 @@ class LossTerms:
         return sizes[index] in self._batch
 
     def _is_plain_sum(self, value: ir.Value | None) -> bool:
-        """Whether a value is a sum over the batch that no gradient flows to."""
+        """Returns whether a value is a sum over the batch that no gradient flows to."""
         return (
             value is not None
             and self._is_sum(value)
@@ -188,7 +190,7 @@ class LossTerms:
         )
 
     def _linear(self, node: ir.Node) -> tuple[int, ...]:
-        """The inputs that a node is linear in, if the others do not depend on the data; empty if it is not."""
+        """Returns the inputs that a node is linear in, if the others do not depend on the data; else empty."""
         inputs = [value for value in node.inputs if value is not None]
         if node.op_type in SAME_ORDER and has_one_element(node.outputs[0]):
             return (0,)
@@ -206,34 +208,35 @@ class LossTerms:
 
     def _refusal(self, value: ir.Value) -> ModelError:
         node = value.producer()
-        what = f"input {value.name!r}" if node is None else f"{describe(node)}, which makes {value.name!r},"
+        what = f"input {value.name!r}" if node is None else f"{describe(node)}, which computes {value.name!r},"
         return ModelError(
             f"the loss of a batch does not follow from the losses of its parts: {what} is neither a mean nor a "
-            "sum over the batch, nor a sum or a multiple of such; expected a loss that is, for --sync"
+            "sum over the batch; --sync requires a loss that is a mean or a sum over the batch, or a linear "
+            "combination of these"
         )
 
 
 def terms_of(terms: LossTerms, loss: ir.Value) -> dict[ir.Value, Term]:
-    """Returns what the loss and all terms that it is made of are.
+    """Returns the terms of a loss, by the loss and the values that it is a combination of.
 
     Raises:
-        ModelError: See `LossTerms.term`.
+        ModelError: The loss of the whole batch does not follow from those of its parts.
     """
-    found: dict[ir.Value, Term] = {}
+    result: dict[ir.Value, Term] = {}
     waiting = [loss]
     while waiting:
         value = waiting.pop()
-        if value in found:
+        if value in result:
             continue
-        found[value] = term = terms.term(value)
+        result[value] = term = terms.term(value)
         if isinstance(term, Combination):
             operands = [term.node.inputs[index] for index in reversed(term.terms)]
             waiting += [operand for operand in operands if operand is not None]
-    return found
+    return result
 
 
 def _quotient(node: ir.Node) -> ir.Node | None:
-    """The Div that a node is, or that it takes unless the divisor is 0: Where(b == 0, 0, a / b)."""
+    """Returns the Div that a node is, or that it selects unless the divisor is 0: Where(b == 0, 0, a / b)."""
     if node.op_type == "Div":
         return node
     if node.op_type != "Where" or None in node.inputs:
@@ -248,7 +251,7 @@ def _quotient(node: ir.Node) -> ir.Node | None:
 
 
 def _is_size(node: ir.Node) -> bool:
-    """Whether a node makes the number of elements of a value: Size, or the product of all sizes of its shape."""
+    """Returns whether a node computes the number of elements of a value: Size, or the product of its shape."""
     if node.op_type == "Size":
         return True
     if node.op_type != "ReduceProd" or node.inputs[0] is None or not has_one_element(node.outputs[0]):
@@ -275,11 +278,11 @@ def _reduction(node: ir.Node) -> str:
 
 
 def _reads(value: ir.Value) -> Iterator[ir.Value]:
-    """What a value depends on. A size that is a number, or not that of the batch, depends on nothing."""
+    """Yields the values that a value depends on; none for a size that all batches have."""
     node = value.producer()
     if node is None or _is_fixed_size(node):
         return
-    yield from (one for one in node.inputs if one is not None)
+    yield from (operand for operand in node.inputs if operand is not None)
 
 
 def _is_fixed_size(node: ir.Node) -> bool:
@@ -288,7 +291,7 @@ def _is_fixed_size(node: ir.Node) -> bool:
 
 
 def _sizes(node: ir.Node) -> KnownShape | None:
-    """What a Shape makes, as far as it is known; None for another node, and for a shape of unknown rank."""
+    """Returns the known output of a Shape; None for another node, and for a shape of unknown rank."""
     shape = known_shape(node.inputs[0]) if (node.domain, node.op_type) == ("", "Shape") else None
     if shape is None:
         return None

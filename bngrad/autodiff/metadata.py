@@ -1,4 +1,4 @@
-"""The metadata of a training graph: its loss, its gradients, and how outputs of one step feed the next.
+"""The metadata of a training graph: its loss, its gradients, and the outputs that are inputs of the next step.
 
 It is JSON under one key of the model's metadata, so that a training loop in any language can read it: ONNX Runtime
 exposes it as custom metadata (``session.get_modelmeta().custom_metadata_map`` in Python). For example::
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
 
 KEY = "bngrad.training_graph"
-"""Of ``ModelProto.metadata_props``."""
+"""The key in ``ModelProto.metadata_props``."""
 
 _ADVICE = "make the training graph again with bngrad differentiate"
 
@@ -82,7 +82,7 @@ def read_training_graph(
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`; also after `rewrite`.
 
     Returns:
-        The names, and the model: of the type that was given; for a path an `onnx.ModelProto`.
+        The names, and the model: of the type of the argument; for a path an `onnx.ModelProto`.
 
     Raises:
         InputError: The model cannot be read.
@@ -103,34 +103,34 @@ def read_training_graph(
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The document; its keys are the fields of `TrainingGraph`."""
+    """Parses the metadata; the keys of the result are the fields of `TrainingGraph`."""
     try:
         document = json.loads(text)
         gradients, running = (_pairs(document[key]) for key in ("gradients", "running_statistics"))
         loss, warnings = document["loss"], [str(warning) for warning in document["warnings"]]
         if not isinstance(loss, str):
-            raise TypeError("loss is not a string")  # noqa: TRY301 - one handler for whatever is wrong
+            raise TypeError("loss is not a string")  # noqa: TRY301 - one handler for all errors
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         raise ModelError(f"the model's metadata {KEY!r} cannot be read ({what}); {_ADVICE}") from error
     return {"loss": loss, "gradients": gradients, "running_statistics": running, "warnings": warnings}
 
 
-def _pairs(names: Any) -> dict[str, str]:  # noqa: ANN401 - anything that JSON has
+def _pairs(names: Any) -> dict[str, str]:  # noqa: ANN401 - any JSON value
     if not all(isinstance(name, str) for name in names.values()):
         raise TypeError("a name is not a string")
     return dict(names)
 
 
 def _require_names(graph: ir.Graph, document: Mapping[str, Any]) -> None:
-    """Refuses names that the graph does not have: it was edited after it was made."""
+    """Refuses names that the graph lacks: it was edited after it was made."""
     inputs, outputs = ({value.name for value in values} for values in (graph.inputs, graph.outputs))
     pairs = (document["gradients"], document["running_statistics"])
-    for what, known, names in (
-        ("output", outputs, [document["loss"], *(name for each in pairs for name in each.values())]),
-        ("input", inputs, [name for each in pairs for name in each]),
+    for what, existing, names in (
+        ("output", outputs, [document["loss"], *(name for pair in pairs for name in pair.values())]),
+        ("input", inputs, [name for pair in pairs for name in pair]),
     ):
-        missing = next((name for name in names if name not in known), None)
+        missing = next((name for name in names if name not in existing), None)
         if missing is not None:
             raise ModelError(
                 f"the model's metadata {KEY!r} names the {what} {missing!r}, which the model lacks; {_ADVICE}"

@@ -1,4 +1,4 @@
-"""Which new running statistic replaces which old one, in a prepared model."""
+"""The pairs of old and new running statistics in a prepared model."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 NEW_STATISTICS = "bngrad.new_statistics"
-"""The key of `ir.Model.meta` that has the names of new running statistics by those of the old."""
+"""The key of `ir.Model.meta` for the names of new running statistics, by the names of the old ones."""
 
 
 def running_statistics(model: ir.Model) -> list[ir.Value]:
-    """The initializers, inputs and constants that training-mode batch norms read as running statistics."""
+    """Returns the initializers, inputs and constants that training-mode batch norms read as running statistics."""
     return [value for value in _updated(model) if is_given(value)]
 
 
 def new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """The new running statistics of the training-mode batch norms, by the initializers or inputs that they update.
+    """Returns the new running statistics of training-mode batch norms, by the initializers or inputs they update.
 
     Where batch norms update one statistic in turn, the new one is the output of the last.
     """
@@ -30,29 +30,31 @@ def new_statistics(model: ir.Model) -> dict[ir.Value, ir.Value]:
 
 
 def ends(updated: dict[ir.Value, ir.Value]) -> dict[ir.Value, ir.Value]:
-    """The last new value of each initializer or input, where several update it in turn."""
-    found = {}
+    """Returns the last new value of each initializer or input, where several batch norms update it in turn."""
+    last_values = {}
     for old, new in updated.items():
         last = new
         while last in updated:
             last = updated[last]
         if old.producer() is None:
-            found[old] = last
-    return found
+            last_values[old] = last
+    return last_values
 
 
 def _updated(model: ir.Model) -> dict[ir.Value, ir.Value]:
-    """The new value of each running statistic that a training-mode batch norm reads."""
+    """Returns the new value of each running statistic that a training-mode batch norm reads."""
     graph = model.graph
-    found = updates(node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL or is_ours(node))
-    given = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
+    updated = updates(
+        node for node in graph if (node.domain, node.op_type) == BATCH_NORM_INTERNAL or is_ours(node)
+    )
+    sources = {value.name: value for value in (*graph.inputs, *graph.initializers.values())}
     outputs = {value.name: value for value in graph.outputs}
     named = model.meta.get(NEW_STATISTICS, {})
-    return found | {given[old]: outputs[new] for old, new in named.items()}
+    return updated | {sources[old]: outputs[new] for old, new in named.items()}
 
 
 def updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
-    """The new value of each running statistic that batch norms read."""
+    """Returns the new value of each running statistic that batch norms read."""
     return {
         old: new
         for node in nodes
@@ -62,6 +64,6 @@ def updates(nodes: Iterable[ir.Node]) -> dict[ir.Value, ir.Value]:
 
 
 def _is_replaced(node: ir.Node, old: ir.Value) -> bool:
-    """Whether a statistic is a constant of which nothing is kept, so that it is no state."""
+    """Returns whether the new value does not depend on an old one that is constant, so that it is not state."""
     momentum = node.attributes.get("momentum")
     return is_ours(node) and old.producer() is not None and momentum is not None and momentum.value == 0

@@ -70,7 +70,7 @@ def prepare(model: ir.Model, options: ForwardOptions) -> ir.Model:
 
     Args:
         model: The forward model.
-        options: The modes of the batch norms, see `set_modes`, and the weights. Other values than weights may be
+        options: The modes of the batch norms, see `set_modes`, and the weights. Values that are not weights may be
             constants of a batch norm in primitives.
 
     Raises:
@@ -126,7 +126,7 @@ def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir
 def give_own_statistics(
     graph: ir.Graph, statistics: Sequence[Statistic], shared_statistics: SharedStatistics | None
 ) -> None:
-    """Gives the batch norms in training mode running statistics that nothing else reads.
+    """Gives each batch norm in training mode running statistics that nothing else reads.
 
     Raises:
         ModelError: By default, a batch norm reads statistics that are updated in the same pass.
@@ -149,7 +149,7 @@ def inlined(model: ir.Model) -> ir.Model:
     if not model.functions:
         return model
     model = model.clone()
-    for name in FUNCTIONS:  # the definitions of our own ops, which have gradients as they are
+    for name in FUNCTIONS:  # the definitions of the ops of bngrad, which have gradient rules
         model.functions.pop((DOMAIN, name, ""), None)
     model.functions.pop((STOP_DOMAIN, STOP_NAME, ""), None)
     inline(model)
@@ -163,15 +163,15 @@ def name_nodes(model: ir.Model) -> None:
 
 
 def make_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
-    """Makes graph inputs of initializers and constants, whose values become their defaults.
+    """Converts initializers and constants to graph inputs, with their values as defaults.
 
     A training loop feeds them. ORT also merges equal initializers that are not inputs, and its batch norm then
     overwrites them in place.
     """
     for value in values:
-        given = value if value.producer() is None else lift_constant(graph, value)
-        if not given.is_graph_input():
-            graph.inputs.append(given)
+        source = value if value.producer() is None else lift_constant(graph, value)
+        if not source.is_graph_input():
+            graph.inputs.append(source)
 
 
 def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> None:
@@ -203,14 +203,14 @@ def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -
 
 
 def batch_norms_in_bodies(graph: ir.Graph) -> list[ir.Node]:
-    """The batch norms in bodies of If, Loop and Scan."""
+    """Returns the batch norms in bodies of If, Loop and Scan."""
     main = set(graph)
     nodes = (node for node in ir.traversal.RecursiveGraphIterator(graph) if node not in main)
     return [node for node in nodes if is_of_onnx(node) or is_of_tensorflow(node) or is_ours(node)]
 
 
 def _freeze_bodies(inside: Sequence[ir.Node], modes: Mapping[ir.Node, int]) -> None:
-    """Puts batch norms in bodies in the inference mode that is chosen for them.
+    """Sets the inference mode of batch norms in bodies for which it is chosen.
 
     Raises:
         ModelError: One is in training mode: no output of the model could hold its new running statistics.
@@ -230,7 +230,7 @@ def _freeze_bodies(inside: Sequence[ir.Node], modes: Mapping[ir.Node, int]) -> N
 
 
 def reads_given(node: ir.Node) -> bool:
-    """Whether a batch norm's running mean is given, and not computed from the data."""
+    """Returns whether a batch norm's running mean is an input or a constant, and not computed from the data."""
     mean = node.inputs[3] if len(node.inputs) > 3 else None
     return mean is not None and is_given(origin(mean))
 
@@ -241,12 +241,12 @@ def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
 
 def _reshape_to_channels(graph: ir.Graph, names: Names) -> bool:
     """Reshapes the data of batch norms of rank 1, and of frozen ones of unknown rank, to [N, C, S]."""
-    found = [n for n in _batch_norms(graph) if (x := n.inputs[0]) is not None and _lacks_channels(n, x)]
-    for node in found:
+    nodes = [n for n in _batch_norms(graph) if (x := n.inputs[0]) is not None and _lacks_channels(n, x)]
+    for node in nodes:
         described = describe(node)
         collapse_spatial(node, [0], [0], names)
         node.meta[ORIGIN] = described
-    return bool(found)
+    return bool(nodes)
 
 
 def _lacks_channels(node: ir.Node, x: ir.Value) -> bool:
@@ -254,7 +254,7 @@ def _lacks_channels(node: ir.Node, x: ir.Value) -> bool:
 
 
 def is_trained(node: ir.Node) -> bool:
-    """Whether a node is a batch norm that updates its running statistics."""
+    """Returns whether a node is a batch norm that updates its running statistics."""
     if is_of_tensorflow(node):
         return len(node.inputs) > 4 and is_training(node) and keeps_statistics(node)
     if not is_of_onnx(node):
@@ -265,10 +265,10 @@ def is_trained(node: ir.Node) -> bool:
 
 
 def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
-    """Makes the new running statistics of a batch norm in training mode outputs of the graph.
+    """Adds the new running statistics of a batch norm in training mode to the outputs of the graph.
 
-    Statistics that the next batch norm of a chain reads stay internal unless the model outputs them. So do those
-    of other systems' batch norms that are computed from something other than an input.
+    Statistics that the next batch norm of a chain reads stay internal unless the model outputs them. So do
+    statistics of other systems' batch norms that are computed from something other than an input.
     """
     node.resize_outputs(max(3, len(node.outputs)))
     for value, old in zip(node.outputs[1:3], node.inputs[3:5], strict=True):
@@ -293,19 +293,19 @@ def _import_tensorflow(model: ir.Model) -> None:
 
 
 def _save_statistics(node: ir.Node, names: Names) -> None:
-    """BatchNormalization -> BatchNormInternal, which saves the batch's statistics for the backward pass."""
+    """Converts a BatchNormalization to BatchNormInternal, which saves its statistics for the backward pass."""
     node.meta[ORIGIN] = describe(node)
     node.domain, node.op_type = BATCH_NORM_INTERNAL
     node.version = None
     node.resize_outputs(5)
     running = node.outputs[1:3]
-    for value, old, what in zip(node.outputs[3:], running, ("saved_mean", "saved_inv_std"), strict=True):
-        value.name = names.fresh(f"{node.name}_{what}")
+    for value, old, suffix in zip(node.outputs[3:], running, ("saved_mean", "saved_inv_std"), strict=True):
+        value.name = names.fresh(f"{node.name}_{suffix}")
         value.type, value.shape = old.type, old.shape
 
 
 def _freeze(node: ir.Node) -> None:
-    """Leaves one output: a frozen batch norm does not change its running statistics."""
+    """Removes the outputs after the first: a frozen batch norm does not change its running statistics."""
     for value, old in zip(node.outputs[1:], node.inputs[3:5], strict=False):
         if not value.name:
             continue

@@ -1,12 +1,12 @@
-"""Quantized layers, of which nothing is a weight by default: scales are calibrated, as running statistics are.
+"""Quantized layers, which have no weights by default: scales are calibrated, as running statistics are.
 
 ::
 
     y = DequantizeLinear(QuantizeLinear(x, scale, zero), scale, zero)    and QLinearConv, MatMulNBits and the like
-    y = Cast(MatMulInteger(xq, wq)) * (x_scale * w_scale)                of DynamicQuantizeLinear(x)
+    y = Cast(MatMulInteger(xq, wq)) * (x_scale * w_scale)                xq from DynamicQuantizeLinear(x)
     w = (Cast(wq) - zero) * w_scale                                      wq of integers
 
-No gradient flows through such an op. What the loss depends on in front of it alone keeps its value.
+No gradient flows through such an op. Values that reach the loss only through it are not trained.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _INTEGERS = frozenset(
 
 
 def is_quantization(node: ir.Node) -> bool:
-    """Whether a node quantizes, dequantizes, or computes with quantized values."""
+    """Returns whether a node quantizes, dequantizes, or computes with quantized values."""
     return node.op_type in _OPS or node.op_type.startswith(("QLinear", "QMoE", "QOrdered"))
 
 
 def scales(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
-    """The uses of numbers as scales, zero points and biases of quantized values."""
+    """Yields the uses of numbers as scales, zero points and biases of quantized values."""
     for node in graph:
         if is_quantization(node):
             yield from ((node, index) for index in range(node.op_type in _QUANTIZERS, len(node.inputs)))
@@ -57,7 +57,7 @@ def scales(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _is_to_be_scaled(value: ir.Value | None) -> bool:
-    """Whether a value is made of integers, in another type or less a zero point, or is the scale of such."""
+    """Returns whether a value comes from integers, cast or less a zero point, or is a scale of such a value."""
     source = _origin(value)
     maker = None if source is None else source.producer()
     if maker is None or maker.op_type == "Constant":
@@ -76,7 +76,7 @@ def _is_computed_scale(value: ir.Value | None) -> bool:
 
 
 def _is_integer(value: ir.Value | None) -> bool:
-    """Whether a value is an initializer or a constant of quantized integers."""
+    """Returns whether a value is an initializer or a constant of quantized integers."""
     return value is not None and not value.is_graph_input() and value.dtype in _INTEGERS
 
 

@@ -1,10 +1,10 @@
-"""The stops of gradients that exporters record, and what they do not record of gradients.
+"""The stops of gradients that exporters record, and the custom gradients that they do not.
 
 tf2onnx drops `tf.stop_gradient`, or writes a StopGradient in a domain of the user's choice (``custom_ops``).
 
 jax2onnx writes `jax.lax.stop_gradient` as an Identity, and calls the output ``stop_out_<number>``. An output of
 the model has a name of its own, so that such an Identity may be one. `jax.custom_vjp` and `jax.custom_jvp` leave
-no trace: an exporter that knows there is none says so in the model's metadata::
+no trace: an exporter that knows there is none records that in the model's metadata::
 
     bngrad.custom_gradients: none
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 NO_CUSTOM_GRADIENTS = "bngrad.custom_gradients"
-"""Of ``ModelProto.metadata_props``; the value is ``none``."""
+"""The key in ``ModelProto.metadata_props``; the value is ``none``."""
 
 _STOP_OUTPUT = re.compile(r"(.*/)?stop_out_\d+")
 
@@ -58,17 +58,17 @@ def refuse_hidden_stops(model: ir.Model) -> None:
         if value.is_graph_output() and value.uses() and (value.dtype is None or value.dtype.is_floating_point()):
             raise ModelError(
                 f"{describe(node)} may be jax.lax.stop_gradient, which jax2onnx records only in the names of "
-                "values that are no outputs; leave this output out, or return another value in its place"
+                "values that are not outputs; leave this output out, or return another value in its place"
             )
 
 
 def loses_custom_gradients(model: ir.Model) -> bool:
-    """Whether a model may have had custom gradients of which its file has no trace."""
+    """Returns whether a model may have had custom gradients that its file does not record."""
     return framework_of(model) == "jax" and model.metadata_props.get(NO_CUSTOM_GRADIENTS) != "none"
 
 
 def _nodes_of_jax(model: ir.Model) -> list[ir.Node]:
-    """The Identity nodes of a model of jax2onnx."""
+    """Returns the Identity nodes of a model of jax2onnx."""
     if framework_of(model) != "jax":
         return []
     return [node for node in all_nodes(model) if (node.domain, node.op_type) == ("", "Identity")]

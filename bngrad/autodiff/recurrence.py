@@ -1,4 +1,4 @@
-"""What the gradients of recurrent ops share: directions, a Scan over the steps, the gradients of the weights."""
+"""Common parts of the gradients of recurrent ops: directions, a Scan over the steps, the gradients of weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bngrad.graph.fresh_names import Names
 
 REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-"""Whether each direction goes from the last step to the first."""
+"""The directions of each mode: True for one from the last step to the first."""
 
 _INPUTS = ("x", "w", "r", "b", "lengths", "h", "c")
 
@@ -31,47 +31,47 @@ class Direction(NamedTuple):
     is_reversed: bool
 
     def sequence(self, value: ir.Value) -> ir.Value:
-        """A value of each step, along axis 0, in the order of the steps; and back."""
+        """Converts values of all steps, along axis 0, to the order of this direction, or back."""
         return _flipped(self.back, value) if self.is_reversed else value
 
     def own(self, value: ir.Value, axis: int = 0) -> ir.Value:
-        """The part of a value that is of this direction."""
+        """Returns the part of a value that belongs to this direction."""
         return self.back.op("Gather", value, self.back.int64(self.number), axis=axis)
 
     def optional(self, index: int, like_this: ir.Value) -> ir.Value:
-        """The part of an optional input; zeros where it is left out."""
+        """Returns this direction's part of an optional input; zeros where it is left out."""
         return self.own(self.back.x(index)) if self.back.has(index) else _zeros(self.back, like_this)
 
     def states(self) -> ir.Value:
-        """The hidden states after all steps, [T, N, H]."""
+        """Returns the hidden states after all steps, [T, N, H]."""
         return self.sequence(self.own(self.back.y(0), axis=1))
 
     def before(self, first: ir.Value, states: ir.Value) -> ir.Value:
-        """The states before all steps: the first one, and those after all steps but the last."""
+        """Returns the states before all steps: the first one, and the states after all steps except the last."""
         back = self.back
         first = back.op("Unsqueeze", first, back.int64([0]))
         rest = back.op("Slice", states, *(back.int64([number]) for number in (0, -1, 0)))
         return back.op("Concat", first, rest, axis=0)
 
-    def from_behind(self, states: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """What comes back to the hidden states of all steps, and once more to the last."""
+    def of_states(self, states: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Returns the gradients of the two outputs: the hidden states of all steps, and the last state."""
         dY, dY_h, *_ = (*self.back.all_dY, None)
         of_all = _zeros(self.back, states) if dY is None else self.sequence(self.own(dY, axis=1))
         return of_all, self.of_last(dY_h, states)
 
     def of_last(self, gradient: ir.Value | None, states: ir.Value) -> ir.Value:
-        """What comes back to the state after the last step, [N, H]."""
+        """Returns the gradient of a state after the last step, [N, H]; zeros if it is None."""
         if gradient is not None:
             return self.own(gradient)
         return _zeros(self.back, self.back.op("Gather", states, self.back.int64(0), axis=0))
 
     def linear(self, value: ir.Value, weights: ir.Value, bias: ir.Value | None) -> ir.Value:
-        """The product of a sequence with transposed weights, and a bias."""
+        """Returns the product of a sequence with transposed weights, plus a bias."""
         product = self.back.op("MatMul", value, self.back.op("Transpose", weights, perm=[1, 0]))
         return product if bias is None else self.back.op("Add", product, bias)
 
     def biases(self, count: int) -> Sequence[ir.Value | None]:
-        """The two biases, or parts of them."""
+        """Returns the two biases, split into ``count`` parts; None for each if the node has none."""
         if not self.back.has(3):
             return [None] * count
         names = [f"bias_{index}" for index in range(count)]
@@ -79,9 +79,9 @@ class Direction(NamedTuple):
 
 
 def directions(back: Backward) -> list[Direction]:
-    """The directions of a node."""
+    """Returns the directions of a node."""
     name = str(back.attribute("direction", "forward"))
-    return [Direction(back, *each) for each in enumerate(REVERSED[name])]
+    return [Direction(back, number, is_reversed) for number, is_reversed in enumerate(REVERSED[name])]
 
 
 class Body(NodeMaker):
@@ -89,7 +89,7 @@ class Body(NodeMaker):
 
     Args:
         names: The names of the model.
-        prefix: What all names begin with.
+        prefix: The beginning of all names.
     """
 
     def __init__(self, names: Names, prefix: str) -> None:
@@ -100,9 +100,9 @@ class Body(NodeMaker):
     def _place(self, node: ir.Node) -> None:
         self._nodes.append(node)
 
-    def input(self, what: str, like_this: ir.Value) -> ir.Value:
-        """The next input: the states, then the elements of the sequences."""
-        value = ir.Value(name=self.names.fresh(f"{self._prefix}_{what}"), type=ir.TensorType(dtype_of(like_this)))
+    def input(self, word: str, like_this: ir.Value) -> ir.Value:
+        """Adds the next input: the states, then the elements of the sequences."""
+        value = ir.Value(name=self.names.fresh(f"{self._prefix}_{word}"), type=ir.TensorType(dtype_of(like_this)))
         self._inputs.append(value)
         return value
 
@@ -120,16 +120,16 @@ class Body(NodeMaker):
         The order is reversed by Slices: onnx's reference evaluator has no Scan from the end.
 
         Args:
-            back: Where it goes.
+            back: The node that the Scan is for.
             states: The first states.
-            sequences: What each step reads an element of.
-            outputs: Of the body: the next states, and the elements of the sequences that it makes.
+            sequences: The sequences of which each step reads an element.
+            outputs: The outputs of the body: the next states, and the elements of the sequences that it computes.
             reverse: Whether the steps go from the end of all sequences to their beginning.
         """
         graph = ir.Graph(self._inputs, outputs, nodes=self._nodes, name=self.names.fresh(f"{self._prefix}_body"))
         if reverse:
             sequences = [_flipped(back, value) for value in sequences]
-        made = back.outputs_of(
+        results = back.outputs_of(
             "Scan",
             *states,
             *sequences,
@@ -138,11 +138,11 @@ class Body(NodeMaker):
             num_scan_inputs=len(sequences),
         )
         count = len(states)
-        return [*made[:count], *(_flipped(back, value) if reverse else value for value in made[count:])]
+        return [*results[:count], *(_flipped(back, value) if reverse else value for value in results[count:])]
 
 
 def _flipped(back: Backward, value: ir.Value) -> ir.Value:
-    """A sequence in the opposite order of its steps."""
+    """Reverses the order of the steps of a sequence."""
     end = np.iinfo(np.int64).min
     return back.op("Slice", value, *(back.int64([number]) for number in (-1, end, 0, -1)))
 
@@ -153,19 +153,19 @@ def _zeros(back: Backward, value: ir.Value) -> ir.Value:
 
 
 def outer(back: Backward, d: ir.Value, value: ir.Value) -> ir.Value:
-    """The sum of the outer products over all steps and samples."""
-    d, value = (back.op("Flatten", each, axis=2) for each in (d, value))
+    """Returns the sum of the outer products over all steps and samples."""
+    d, value = (back.op("Flatten", operand, axis=2) for operand in (d, value))
     return back.op("MatMul", back.op("Transpose", d, perm=[1, 0]), value)
 
 
 def of_weights(
-    one: Direction, x: ir.Value, h: ir.Value, of_x: ir.Value, of_h: ir.Value, w: ir.Value
+    direction: Direction, x: ir.Value, h: ir.Value, of_x: ir.Value, of_h: ir.Value, w: ir.Value
 ) -> dict[str, ir.Value]:
-    """The gradients of the input, the weights and the biases, from those of the sums with x and with H."""
-    back = one.back
+    """Returns the gradients of the input, the weights and the biases, from those of the sums with x and with H."""
+    back = direction.back
     biases = [back.op("ReduceSum", d, back.int64([0, 1]), keepdims=0) for d in (of_x, of_h)]
     return {
-        "x": one.sequence(back.op("MatMul", of_x, w)),
+        "x": direction.sequence(back.op("MatMul", of_x, w)),
         "w": outer(back, of_x, x),
         "r": outer(back, of_h, h),
         "b": back.op("Concat", *biases, axis=0),
@@ -173,7 +173,7 @@ def of_weights(
 
 
 def combined(back: Backward, parts: Sequence[dict[str, ir.Value]]) -> Gradients:
-    """The gradients of the inputs: of x the sum over the directions, of the others one of each."""
+    """Combines the gradients of all directions: a sum for x, and for the other inputs a concatenation."""
     gradients: list[ir.Value | None] = []
     for index, name in enumerate(_INPUTS[: len(back.node.inputs)]):
         if not back.needs(index):

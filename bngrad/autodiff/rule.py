@@ -1,4 +1,4 @@
-"""What a gradient rule is: a function from the gradients of a node's outputs to those of its inputs.
+"""Gradient rules: functions from the gradients of a node's outputs to the gradients of its inputs.
 
 A module of `bngrad.autodiff.rules` registers each of its rules with `gradient`.
 """
@@ -31,18 +31,18 @@ class Rule:
     """
 
     gradients: Callable[[Backward], Gradients]
-    """Makes the gradient nodes of one forward node."""
+    """The function that makes the gradient nodes of one forward node."""
     inputs: tuple[int, ...] | None = (0,)
-    """The inputs that the rule gives a gradient; None: all of them, however many there are."""
+    """The inputs that the rule gives a gradient; None for all of them."""
     zero: tuple[int, ...] = ()
-    """Other inputs that may be floats, with a gradient of zero: the output is constant in them, or jumps."""
+    """Other inputs that may be floats, with a gradient of zero: the output is piecewise constant in them."""
     versions: tuple[int, ...] = (1,)
     """The versions of the op's schema that the rule was written for; any other is refused."""
     attributes: Attributes = field(default_factory=dict)
     """The attributes that it was written for, as `attribute_refusal` takes them; any other is refused."""
 
     def differentiates(self, index: int) -> bool:
-        """Whether the rule gives an input a gradient."""
+        """Returns whether the rule gives an input a gradient."""
         return self.inputs is None or index in self.inputs
 
 
@@ -67,10 +67,10 @@ def gradient(
     Args:
         op_type: The op.
         domain: Its domain.
-        inputs: See `Rule`; so are ``zero``, ``versions`` and ``attributes``.
-        zero: See `Rule`.
-        versions: See `Rule`; of an op of ONNX, those that opset 18 and newer resolve to.
-        attributes: See `Rule`.
+        inputs: The inputs that the rule gives a gradient, as in `Rule`.
+        zero: Other inputs that may be floats, as in `Rule`.
+        versions: The supported versions, as in `Rule`; of an ONNX op, those that opset 18 and newer resolve to.
+        attributes: The supported attributes, as in `Rule`.
 
     Raises:
         ValueError: The op has a rule already.
@@ -90,8 +90,8 @@ def for_each_input(back: Backward, flow: Callable[[int], ir.Value]) -> Gradients
 
     Args:
         back: The node.
-        flow: Makes the gradient with respect to an input, given its index, in the output's shape; called for the
-            inputs that need one.
+        flow: A function from the index of an input to its gradient, in the output's shape; called for the inputs
+            that need one.
     """
     inputs = [back.x(index) for index in range(len(back.node.inputs))]
     return [

@@ -1,8 +1,8 @@
-"""The running statistics of a forward model: which batch norm reads which, and their names in a training graph.
+"""The running statistics of a forward model: the batch norms that read them, and their names in a training graph.
 
 Exporters write equal initializers once, and a module that is called twice reads the same statistics twice. Nothing
 else may read a statistic that a training graph updates, so `differentiate` separates shared statistics, and
-`finalize` restores the trained ones by the same names. The names depend on the forward model alone, not on which
+`finalize` restores the trained ones by the same names. The names depend only on the forward model, not on which
 batch norms are frozen.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 CALL = "bngrad.call"
-"""In the metadata of a batch norm, the number of its call. An exporter that knows the order of the calls records
-it, since the order of the nodes may differ."""
+"""The key in the metadata of a batch norm for the number of its call. An exporter that knows the order of the
+calls records it, since the order of the nodes may differ."""
 
 _KINDS = {3: "running_mean", 4: "running_var"}
 """The inputs of a batch norm that are running statistics."""
@@ -37,9 +37,9 @@ class Statistic(NamedTuple):
 
     node: ir.Node
     slot: int
-    """Which input of the node it is."""
+    """The index of the input of the node."""
     source: ir.Value
-    """The initializer, graph input or Constant behind any Identity nodes, or the value that is computed."""
+    """The initializer, graph input or Constant before any Identity nodes, or the value that is computed."""
     value: ir.TensorProtocol | None
     """Its value in the forward model; None if it is a graph input without a default."""
     name: str
@@ -51,17 +51,17 @@ class Statistic(NamedTuple):
     new_chain: str
     """The name of the output with its new value, if the last batch norm's output has no name."""
     buffer: str | None = None
-    """The buffer of PyTorch's that it is, as `torch_records` has it; None if that is not recorded."""
+    """The PyTorch buffer, as `torch_records` names it; None if it is not recorded."""
 
     @property
     def call(self) -> int | None:
-        """The number of the call that the node is; None if it is not recorded."""
+        """The number of the node's call; None if it is not recorded."""
         number = self.node.metadata_props.get(CALL, "")
         return int(number) if number.isdecimal() else None
 
     @property
     def group(self) -> tuple[ir.Value, int, str | None]:
-        """The key that statistics have in common which ``chain`` merges."""
+        """The key of the statistics that ``chain`` merges."""
         return self.source, self.slot, self.buffer
 
 
@@ -72,14 +72,14 @@ def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
 
     Args:
         model: The forward model, with its functions inlined.
-        names: The source of new names; it must be unused, so that the names depend on the model alone.
+        names: The source of new names; it must be unused, so that the names depend only on the model.
     """
     called = node_names(model)
     places = []
     for node in filter(_reads_statistics, model.graph):
         for index in _KINDS:
-            read = node.inputs[index] if index < len(node.inputs) else None
-            source = None if read is None else origin(read)
+            operand = node.inputs[index] if index < len(node.inputs) else None
+            source = None if operand is None else origin(operand)
             if source is None:
                 continue
             value = constant_value(source)
@@ -92,51 +92,56 @@ def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
     groups = [(source, index, buffer) for (_, index, source, _), buffer in zip(places, buffers, strict=True)]
     sizes = Counter(groups)
     chains: dict[tuple[ir.Value, int, str | None], tuple[str, str]] = {}
-    found = []
+    statistics = []
     for (node, index, source, value), group in zip(places, groups, strict=True):
         reading = list(readers(source)) if is_given(source) else []
-        alone = reading == [(node, index)]
+        is_only_reader = reading == [(node, index)]
         of_module = recorded.get(str(group[2])) if sizes[group] == 1 else None
-        name = str(source.name) if alone else names.fresh(of_module or f"{called[node]}/{_KINDS[index]}")
+        name = str(source.name) if is_only_reader else names.fresh(of_module or f"{called[node]}/{_KINDS[index]}")
         new_name = output_name(node, index) or names.fresh(f"{name}_new")
         if sizes[group] == 1:
             chains[group] = name, new_name
         elif group not in chains:
             together = len(reading) == sizes[group]
-            wanted = recorded.get(str(group[2]), f"{source.name}/{_KINDS[index]}")
-            chain = str(source.name) if together else names.fresh(wanted)
+            base = recorded.get(str(group[2]), f"{source.name}/{_KINDS[index]}")
+            chain = str(source.name) if together else names.fresh(base)
             chains[group] = chain, names.fresh(f"{chain}_new")
-        found.append(Statistic(node, index, source, value, name, new_name, *chains[group], group[2]))
-    return found
+        statistics.append(Statistic(node, index, source, value, name, new_name, *chains[group], group[2]))
+    return statistics
 
 
 def has_recorded_chain(model: ir.Model) -> bool:
-    """Whether PyTorch's exporter records that several batch norms of a model read one buffer."""
-    found = Counter(one.group for one in find_statistics(model, Names(model)) if one.buffer is not None)
-    return any(count > 1 for count in found.values())
+    """Returns whether PyTorch's exporter records that several batch norms of a model read one buffer."""
+    counts = Counter(
+        statistic.group for statistic in find_statistics(model, Names(model)) if statistic.buffer is not None
+    )
+    return any(count > 1 for count in counts.values())
 
 
 def _recorded_buffers(places: Sequence[tuple[ir.Node, int, ir.Value]]) -> Iterator[str | None]:
-    """The buffer of PyTorch's that each batch norm reads, by node, input and source.
+    """Yields the PyTorch buffer that each batch norm reads; None if it is not recorded.
 
-    A call that reads what an earlier call has updated reads the buffer of that call.
+    A call that reads a statistic that an earlier call has updated reads the buffer of that call.
+
+    Args:
+        places: The batch norms, with the indices and sources of their statistics.
     """
     of_module: dict[tuple[ir.Value, int, str], str] = {}
     of_source: dict[tuple[ir.Value, int], set[str]] = {}
     for node, index, source in places:
         call = batch_norm_call(node)
-        key, known = (source, index, recorded_module(node)), of_source.setdefault((source, index), set())
+        key, buffers = (source, index, recorded_module(node)), of_source.setdefault((source, index), set())
         buffer = None if call is None else call.buffer(index) or of_module.get(key)
-        if call is not None and buffer is None and len(known) == 1:
-            (buffer,) = known
+        if call is not None and buffer is None and len(buffers) == 1:
+            (buffer,) = buffers
         if buffer is not None:
             of_module[key] = buffer
-            known.add(buffer)
+            buffers.add(buffer)
         yield buffer
 
 
 def _moves_with_weights(source: ir.Value) -> bool:
-    """Whether anything but running statistics reads a value or one that it is computed from."""
+    """Returns whether a value, or one that it is computed from, is also read as something but a statistic."""
     computing: set[ir.Node] = set()
     values, waiting = {source}, [source]
     while waiting:
@@ -155,17 +160,17 @@ def _moves_with_weights(source: ir.Value) -> bool:
 
 
 def is_of_onnx(node: ir.Node) -> bool:
-    """Whether a node is ONNX's BatchNormalization."""
+    """Returns whether a node is ONNX's BatchNormalization."""
     return (node.domain, node.op_type) == ("", "BatchNormalization")
 
 
 def is_of_tensorflow(node: ir.Node) -> bool:
-    """Whether a node is one of TensorFlow's forward batch norms."""
+    """Returns whether a node is one of TensorFlow's forward batch norms."""
     return node.op_type in FORWARDS and node.domain != DOMAIN
 
 
 def is_ours(node: ir.Node) -> bool:
-    """Whether a node is the BatchNormalizationTraining of ``bngrad``."""
+    """Returns whether a node is the BatchNormalizationTraining of ``bngrad``."""
     return (node.domain, node.op_type) == (DOMAIN, "BatchNormalizationTraining")
 
 
@@ -174,24 +179,24 @@ def _reads_statistics(node: ir.Node) -> bool:
 
 
 def output_name(node: ir.Node, index: int) -> str:
-    """The name of the output with the new value of a statistic; empty if the node leaves it out."""
+    """Returns the name of the output with the new value of a statistic; empty if the node leaves it out."""
     outputs = node.outputs[index - 2 : index - 1]
     return outputs[0].name or "" if outputs else ""
 
 
 def is_statistic(node: ir.Node, index: int) -> bool:
-    """Whether an input of a node, which may be in a subgraph, is a running statistic."""
+    """Returns whether an input of a node, which may be in a subgraph, is a running statistic."""
     return index in _KINDS and _reads_statistics(node)
 
 
 def is_updated(value: ir.Value) -> bool:
-    """Whether a value is a new running statistic of a batch norm."""
+    """Returns whether a value is a new running statistic of a batch norm."""
     node = value.producer()
     return node is not None and _reads_statistics(node) and value in node.outputs[1:3]
 
 
 def is_given(value: ir.Value) -> bool:
-    """Whether a value is an initializer, a graph input or a Constant."""
+    """Returns whether a value is an initializer, a graph input or a Constant."""
     return value.producer() is None or _is_constant(value)
 
 

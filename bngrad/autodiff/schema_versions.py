@@ -1,7 +1,6 @@
-"""The version of an op's definition in a model, against those that its gradient rule was written for.
+"""Compares the version of an op's definition in a model with the versions that its gradient rule supports.
 
-An ONNX op gets a new version with a new attribute, type or meaning. A rule that does not know the
-newer definition may ignore what it says.
+An ONNX op gets a new version with a new attribute, type or meaning, which a rule for older versions may ignore.
 """
 
 from __future__ import annotations
@@ -18,25 +17,27 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-def version_refusal(node: ir.Node, known: Sequence[int], opset_imports: Mapping[str, int]) -> str | None:
-    """Why a rule does not cover the version of an op that a model imports; None if it does, or has no schema.
+def version_refusal(node: ir.Node, supported: Sequence[int], opset_imports: Mapping[str, int]) -> str | None:
+    """Returns the reason why a rule does not support the imported version of an op; None if it does.
+
+    An op without a schema has no version to check.
 
     Args:
         node: The node.
-        known: The versions that its rule was written for, in ascending order.
-        opset_imports: The model's.
+        supported: The versions that its rule was written for, in ascending order.
+        opset_imports: The opset imports of the model.
     """
     opset = opset_imports.get(node.domain)
     newest = min(onnx.defs.onnx_opset_version(), NEWEST_OPSET)
     if opset is not None and node.domain == "" and opset > newest:
-        return f"the model imports ai.onnx {opset}; expected {newest} or older, which this onnx and bngrad know"
+        return f"the model imports ai.onnx {opset}; expected {newest} or older, which this onnx and bngrad support"
     if opset is None or not onnx.defs.has(node.op_type, opset, node.domain):
         return None
     version = onnx.defs.get_schema(node.op_type, opset, node.domain).since_version
-    if version in known:
+    if version in supported:
         return None
-    what = "an older" if version > known[-1] else "a newer"
-    expected = " or ".join(str(number) for number in known)
+    what = "an older" if version > supported[-1] else "a newer"
+    expected = " or ".join(str(number) for number in supported)
     return (
         f"its op has a new definition in ai.onnx {version}, which its gradient rule lacks; expected version "
         f"{expected}: export the model with {what} opset"

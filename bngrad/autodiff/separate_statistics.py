@@ -35,15 +35,15 @@ def separate_statistics(
     Args:
         graph: The main graph.
         statistics: The result of `find_statistics`.
-        is_trained: Whether a batch norm is in training mode.
+        is_trained: A function that returns whether a batch norm is in training mode.
     """
     weights = _read_as_weights(statistics)
-    for one in statistics:
-        if is_trained(one.node):
-            _read(graph, one, _input(graph, one, one.name))
-            _name_output(one, one.new_name)
-        elif one.source in weights:
-            _read(graph, one, _as_graph_input(graph, _input(graph, one, one.name)))
+    for statistic in statistics:
+        if is_trained(statistic.node):
+            _read(graph, statistic, _input(graph, statistic, statistic.name))
+            _name_output(statistic, statistic.new_name)
+        elif statistic.source in weights:
+            _read(graph, statistic, _as_graph_input(graph, _input(graph, statistic, statistic.name)))
 
 
 def chain_statistics(
@@ -56,50 +56,54 @@ def chain_statistics(
     """Gives batch norms in training mode that read the same statistic one input for it, updated by each in turn.
 
     In the order of the graph, a batch norm in training mode reads the output of the previous one. Frozen ones read
-    the input. Where the order of the calls is recorded, it counts, and frozen ones read what was updated before.
+    the input. A recorded order of the calls takes precedence, and then frozen ones read the last updated value.
 
     Args:
-        graph: See `separate_statistics`; so are the next two.
-        statistics: The statistics.
-        is_trained: Whether a batch norm is in training mode.
-        recorded_only: Whether only those are merged that PyTorch's exporter records as one buffer, and the others
-            are separated.
+        graph: The main graph.
+        statistics: The result of `find_statistics`.
+        is_trained: A function that returns whether a batch norm is in training mode.
+        recorded_only: Whether to merge only statistics that PyTorch's exporter records as one buffer, and separate
+            the others.
 
     Raises:
-        ModelError: With ``recorded_only``, a batch norm that PyTorch had in evaluation mode reads what one in
-            training mode has updated in the same pass.
+        ModelError: With ``recorded_only``, a batch norm that was in evaluation mode in PyTorch reads a statistic
+            that one in training mode has updated in the same pass.
     """
     groups: dict[tuple[ir.Value, int, str | None], list[Statistic]] = {}
-    for one in statistics:
-        groups.setdefault(one.group, []).append(one)
+    for statistic in statistics:
+        groups.setdefault(statistic.group, []).append(statistic)
     for group in groups.values():
-        calls = [one.call for one in group]
+        calls = [statistic.call for statistic in group]
         in_order = None not in calls
-        members = sorted(group, key=lambda one: one.call or 0) if in_order else group
-        updating = [one for one in members if is_trained(one.node)]
+        members = sorted(group, key=lambda statistic: statistic.call or 0) if in_order else group
+        updating = [statistic for statistic in members if is_trained(statistic.node)]
         if recorded_only and updating and not in_order:
-            frozen = [one for one in members[members.index(updating[0]) :] if not is_trained(one.node)]
+            frozen = [
+                statistic for statistic in members[members.index(updating[0]) :] if not is_trained(statistic.node)
+            ]
             _refuse_reading_updated(frozen, updating[0])
-        wanted = 1 if in_order and len(members) > 1 else 2
-        if len(updating) < wanted or (recorded_only and not in_order and members[0].buffer is None):
+        minimum = 1 if in_order and len(members) > 1 else 2
+        if len(updating) < minimum or (recorded_only and not in_order and members[0].buffer is None):
             separate_statistics(graph, members, is_trained)
             continue
         current = first = read_frozen = _input(graph, members[0], members[0].chain)
-        for one in members:
-            if is_trained(one.node):
-                _read(graph, one, current)
-                current = _name_output(one, one.new_chain if one is updating[-1] else one.new_name)
+        for statistic in members:
+            if is_trained(statistic.node):
+                _read(graph, statistic, current)
+                current = _name_output(
+                    statistic, statistic.new_chain if statistic is updating[-1] else statistic.new_name
+                )
                 read_frozen = first
             else:
                 if in_order and current is not first and read_frozen is first:
-                    read_frozen = _without_gradient(one.node, current)
-                _read(graph, one, read_frozen)
+                    read_frozen = _without_gradient(statistic.node, current)
+                _read(graph, statistic, read_frozen)
         if in_order:
             graph.sort()
 
 
 def _without_gradient(reader: ir.Node, value: ir.Value) -> ir.Value:
-    """What a frozen batch norm reads of a statistic that was updated before it."""
+    """Returns an updated statistic after a StopGradient, for a frozen batch norm."""
     result = ir.Value(name=f"{value.name}/read", type=value.type, shape=value.shape)
     node = ir.node(STOP, [value], domain=STOP_DOMAIN, outputs=[result], name=f"{value.name}/read")
     graph = reader.graph
@@ -109,12 +113,12 @@ def _without_gradient(reader: ir.Node, value: ir.Value) -> ir.Value:
 
 
 def _refuse_reading_updated(frozen: Sequence[Statistic], first: Statistic) -> None:
-    """Refuses a batch norm in evaluation mode behind one in training mode that updates its statistic."""
-    for one in frozen:
-        if recorded_mode(one.node) is False and one.buffer is not None:
+    """Refuses a batch norm in evaluation mode after one in training mode that updates its statistic."""
+    for statistic in frozen:
+        if recorded_mode(statistic.node) is False and statistic.buffer is not None:
             raise ModelError(
-                f"{describe(one.node)} was in evaluation mode in PyTorch, and reads the running statistics that "
-                f"{describe(first.node)} has updated before it; pass --shared-statistics chain "
+                f"{describe(statistic.node)} was in evaluation mode in PyTorch, and reads the running statistics "
+                f"that {describe(first.node)} has updated before it; pass --shared-statistics chain "
                 "(shared_statistics=) to let it read those from before the step"
             )
 
@@ -132,12 +136,16 @@ def replace_statistic(graph: ir.Graph, statistic: Statistic, value: ir.Value) ->
 
 
 def _read_as_weights(statistics: Sequence[Statistic]) -> set[ir.Value]:
-    """The sources that are also used as something other than a running statistic."""
-    return {one.source for one in statistics if not all(is_statistic(*reader) for reader in readers(one.source))}
+    """Returns the sources that are also used as something other than a running statistic."""
+    return {
+        statistic.source
+        for statistic in statistics
+        if not all(is_statistic(*reader) for reader in readers(statistic.source))
+    }
 
 
 def _input(graph: ir.Graph, statistic: Statistic, name: str) -> ir.Value:
-    """The source itself if it has that name, else a copy."""
+    """Returns the source itself if it has that name, else a copy."""
     if name == statistic.source.name:
         return statistic.source
     if statistic.value is not None:

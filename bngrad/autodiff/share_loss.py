@@ -1,8 +1,8 @@
 """This rank's share of the loss of the whole batch, whose parts are on several ranks.
 
 The shares of all ranks add up to the loss of the whole batch, and so do their gradients. Each mean in the loss is
-multiplied by W / sum W, where W is what it averages on this rank, and the sum is over the ranks. So ranks may have
-different numbers of samples, and none at all. `loss_terms` says what the terms of a loss are.
+multiplied by W / sum W, where W is the count that it averages on this rank, and the sum is over the ranks. So
+ranks may have different numbers of samples, and none at all. `loss_terms` defines the terms of a loss.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.loss_terms import Term
 
 KEY = "weights"
-"""Of the exchange of the weights."""
+"""The key of the exchange of the weights."""
 
 _DOUBLE = ir.DataType.DOUBLE
 
@@ -40,14 +40,14 @@ def share_loss(
     Args:
         model: The forward model, with types; it is changed.
         loss: The loss, a value of one element, which gets another name.
-        weights: The names of what the loss is differentiated with respect to.
-        gather: Makes the nodes that gather a vector over the ranks; by default AllGather.
+        weights: The names of the values that the loss is differentiated with respect to.
+        gather: A function that makes the nodes that gather a vector over the ranks; by default AllGather.
 
     Returns:
         The share. It takes the place of the loss among the outputs.
 
     Raises:
-        ModelError: The loss is neither a mean nor a sum over the batch, nor a linear combination of such.
+        ModelError: The loss is not a mean or a sum over the batch, or a linear combination of these.
     """
     graph = model.graph
     name = str(loss.name)
@@ -68,7 +68,7 @@ def _all_gather(make: NodesAtEnd, vector: ir.Value) -> ir.Value:
 
 
 def weight_of_mean(make: NodesAtEnd, term: Mean) -> ir.Value:
-    """Makes the weight of a mean, what it averages in this graph: a double scalar."""
+    """Makes the weight of a mean, the count that it averages in this graph: a double scalar."""
     if term.of is not None:
         return make.cast(make.op("Size", term.of), _DOUBLE)
     if term.loss is not None:
@@ -78,7 +78,7 @@ def weight_of_mean(make: NodesAtEnd, term: Mean) -> ir.Value:
 
 
 def _weight_of_labels(make: NodesAtEnd, node: ir.Node) -> ir.Value:
-    """The sum of the class weights of the labels that a loss counts."""
+    """Returns the sum of the class weights of the labels that a loss counts."""
     labels, class_weight = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
     assert labels is not None, "an input that the loss always has"  # noqa: S101
     ignored = node.attributes.get("ignore_index")
@@ -99,40 +99,40 @@ class _Share:
 
     def of(self, loss: ir.Value) -> ir.Value:
         """Makes the share of a loss."""
-        found = terms_of(self._terms, loss)
-        for term in found.values():
+        terms = terms_of(self._terms, loss)
+        for term in terms.values():
             if isinstance(term, Independent | Mean) and term not in self._index:
                 self._index[term] = len(self._weights)
                 self._weights.append(self._weight(term))
         ratios = self._ratios() if self._weights else None
-        return self._made(loss, found, ratios, {})
+        return self._made(loss, terms, ratios, {})
 
     def _weight(self, term: Independent | Mean) -> ir.Value:
-        """The weight of a term on this rank, a double scalar."""
+        """Returns the weight of a term on this rank, a double scalar."""
         make = self._make
         if isinstance(term, Independent):
             return make.constant(1, _DOUBLE)
         return weight_of_mean(make, term)
 
     def _ratios(self) -> ir.Value:
-        """W / sum W of all weights, or 1 / sum W for those that a sum is divided by, behind a StopGradient."""
+        """Returns W / sum W for all weights, or 1 / sum W where a sum is divided by W, without a gradient."""
         make = self._make
-        axis, one = make.int64([0]), make.constant(1, _DOUBLE)
+        axis, unit = make.int64([0]), make.constant(1, _DOUBLE)
         vector = self._vector(self._weights)
         total = make.op("ReduceSum", self._gather(make, vector), axis, keepdims=0)
         terms = list(self._index)
         divided = [_sum_of(term) is not None for term in terms]
         if any(divided):
-            vector = self._vector([one if d else w for d, w in zip(divided, self._weights, strict=True)])
+            vector = self._vector([unit if d else w for d, w in zip(divided, self._weights, strict=True)])
         ratios = make.op("Div", vector, total)
         if any(isinstance(term, Mean) and term.guarded for term in terms):
-            # A guarded mean of nothing is 0; of the others none may be.
+            # A guarded mean of nothing is 0; other means of nothing are not.
             guarded = [float(isinstance(term, Mean) and term.guarded) for term in terms]
             zero = make.constant(0, _DOUBLE)
             guards = self._vector([make.constant(number, _DOUBLE) for number in guarded])
             none = make.op("And", make.op("Equal", total, zero), make.op("Greater", guards, zero))
             ratios = make.op("Where", none, zero, ratios)
-        # A mean may be of what the weights make; how many it averages has no gradient.
+        # A mean may be over values that depend on the weights; the count that it averages has no gradient.
         return make.outputs_of(NAME, ratios, outputs=["ratios"], domain=DOMAIN)[0]
 
     def _vector(self, scalars: list[ir.Value]) -> ir.Value:
@@ -145,23 +145,23 @@ class _Share:
     def _made(
         self,
         value: ir.Value,
-        found: dict[ir.Value, Term],
+        terms: dict[ir.Value, Term],
         ratios: ir.Value | None,
-        made: dict[ir.Value, ir.Value],
+        shares: dict[ir.Value, ir.Value],
     ) -> ir.Value:
-        """The share of a value."""
-        if value not in made:
-            made[value] = self._share(value, found, ratios, made)
-        return made[value]
+        """Returns the share of a value, which is made once."""
+        if value not in shares:
+            shares[value] = self._share(value, terms, ratios, shares)
+        return shares[value]
 
     def _share(
         self,
         value: ir.Value,
-        found: dict[ir.Value, Term],
+        terms: dict[ir.Value, Term],
         ratios: ir.Value | None,
-        made: dict[ir.Value, ir.Value],
+        shares: dict[ir.Value, ir.Value],
     ) -> ir.Value:
-        make, term = self._make, found[value]
+        make, term = self._make, terms[value]
         if isinstance(term, Sum):
             return value
         if isinstance(term, Combination):
@@ -170,7 +170,7 @@ class _Share:
             for index in term.terms:
                 operand = operands[index]
                 assert operand is not None, "a node is linear in it"  # noqa: S101
-                operands[index] = self._made(operand, found, ratios, made)
+                operands[index] = self._made(operand, terms, ratios, shares)
             result = make.op(node.op_type, *operands, **dict(node.attributes))
         else:
             assert ratios is not None, "the term has a weight"  # noqa: S101
@@ -185,14 +185,14 @@ class _Share:
         return result
 
     def _counted(self, value: ir.Value, term: Term) -> ir.Value:
-        """What is multiplied by the ratio of a term."""
+        """Returns the value that is multiplied by the ratio of a term."""
         total = _sum_of(term)
         if isinstance(term, Independent):
             return value
         return self._without_nan(value, self._weights[self._index[term]]) if total is None else total
 
     def _without_nan(self, value: ir.Value, weight: ir.Value) -> ir.Value:
-        """A mean; 0 instead of the mean of nothing, which is NaN."""
+        """Returns a mean; 0 instead of the mean of nothing, which is NaN."""
         make, dtype = self._make, dtype_of(value)
         none = make.op("Equal", weight, make.constant(0, _DOUBLE))
         result = make.op("Where", none, make.constant(0, dtype), value)
@@ -201,5 +201,5 @@ class _Share:
 
 
 def _sum_of(term: Term) -> ir.Value | None:
-    """The sum that a mean divides; it may have terms where the total of a rank is 0, such as of positives."""
+    """Returns the sum that a mean divides; it may be nonzero where the total of a rank is 0."""
     return term.sum if isinstance(term, Mean) else None

@@ -1,8 +1,8 @@
 """StopGradient of ``bngrad.autodiff``: the identity in a forward model, which no gradient passes.
 
-It is what `torch.Tensor.detach` and `torch.no_grad` become. ONNX has no such op, and Identity has a gradient. A
-forward model defines it as a model-local function, so that it runs anywhere; in training graphs and inference
-models it is an Identity.
+`torch.Tensor.detach` and `torch.no_grad` are exported as this op. ONNX has no such op, and Identity has a
+gradient. A forward model defines it as a model-local function, so that it runs anywhere; in training graphs and
+inference models it is an Identity.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def stop_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def is_stop(node: ir.Node) -> bool:
-    """Whether a node is a StopGradient."""
+    """Returns whether a node is a StopGradient."""
     return (node.domain, node.op_type) == (DOMAIN, NAME)
 
 
@@ -50,7 +50,7 @@ def define(model: ir.Model) -> None:
 
 
 def stops_to_identity(model: ir.Model) -> None:
-    """Makes every StopGradient an Identity, once the gradients are there or are not wanted."""
+    """Converts every StopGradient to an Identity, after the gradients are added or if none are needed."""
     for node in stop_nodes(model):
         node.domain, node.op_type, node.version = "", "Identity", None
     model.functions.pop((DOMAIN, NAME, ""), None)
@@ -62,7 +62,7 @@ def refuse_stops(model: ir.Model, who: str) -> None:
 
     Args:
         model: The model.
-        who: What does not support them.
+        who: The component that does not support them, for the message.
 
     Raises:
         UnsupportedNodeError: It has one.

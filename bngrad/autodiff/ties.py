@@ -1,6 +1,6 @@
-"""Where a function bends: the convention of each framework for the gradient at a limit or a tie.
+"""The conventions of frameworks for the gradient of a function where it has a kink: at a limit or a tie.
 
-ONNX defines no gradients, and frameworks have others there. Each follows its own:
+ONNX defines no gradients, and frameworks differ there. Each model follows its own framework:
 
 ============ ============== ========== =========== ======= ======================
 of           ONNX Runtime   PyTorch    TensorFlow  JAX     written as
@@ -15,8 +15,8 @@ abs          stop           stop       stop        right   Abs
 
 PyTorch's ``max(dim)`` and adaptive pools give the gradient to the first largest element, and its other reductions
 equal shares. Before PyTorch 2.14 its ``clamp`` passed the gradient; since then numbers as limits stop it, and
-tensors split it. The op of PyTorch's comes from the record of its exporter, or from the name of the node; else it
-is the one that is the likeliest to be written so.
+tensors split it. The PyTorch op comes from the record of its exporter, or from the name of the node; else the most
+likely one is assumed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from bngrad.graph.framework import Framework
 
 Tie = Literal["pass", "stop", "split", "first", "left", "right"]
-"""What happens to the gradient of a function that bends.
+"""The flow of the gradient at a kink.
 
 ``pass``: all of it goes to the first operand. ``stop``: none of it does, and the other operands get it. ``split``:
 all operands, or elements, that tie get equal shares. ``first``: the first element that ties gets it. ``left``,
-``right``: it is that of the part on this side.
+``right``: the gradient of the part on this side counts.
 """
 
 _LARGEST = ("ReduceMax", "ReduceMin", "GlobalMaxPool")
@@ -53,7 +53,7 @@ COMMON: Mapping[str, Tie] = {
     **dict.fromkeys(("Elu", "Selu"), "left"),
     "Abs": "stop",
 }
-"""The conventions that most follow, by the op of ONNX; other ops bend in one way, or not at all."""
+"""The most common conventions, by the op of ONNX; other ops have no kink, or one convention."""
 
 CONVENTIONS: Mapping[Framework | None, Mapping[str, Tie]] = {
     None: COMMON,
@@ -61,17 +61,17 @@ CONVENTIONS: Mapping[Framework | None, Mapping[str, Tie]] = {
     "tensorflow": {**COMMON, **dict.fromkeys(_BEYOND, "pass"), **dict.fromkeys(("Elu", "Selu"), "right")},
     "jax": {**COMMON, "Clip": "split", "Abs": "right"},
 }
-"""By the op of ONNX, for a node of which no more is known. Without a framework: ONNX Runtime's."""
+"""The conventions of each framework, by the op of ONNX, for a node without a record. None is ONNX Runtime."""
 
 _CLAMPS = ("clamp", "clamp_min", "clamp_max", "clip")
 _OF_PYTORCH: Mapping[str, Tie] = {
     **dict.fromkeys(("relu6", "hardtanh"), "stop"),
     **dict.fromkeys(("maximum", "minimum", "amax", "amin"), "split"),
 }
-"""By the op of PyTorch's, apart from clamps and ``max``."""
+"""The convention by the PyTorch op, other than clamps and ``max``."""
 
 _JOINT_CLAMP = (2, 14)
-"""The first release of PyTorch whose clamp has the gradients of today."""
+"""The first release of PyTorch whose clamp has the current gradients."""
 
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 
@@ -80,7 +80,7 @@ class Ties:
     """The conventions of a model.
 
     Args:
-        model: The model, whose framework `framework_of` tells.
+        model: The model, whose framework is `framework_of` it.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -112,8 +112,8 @@ class Ties:
         if op in _OF_PYTORCH and not _is_adaptive(node):
             return _OF_PYTORCH[op]
         if node.op_type in _LARGEST:
-            known = with_indices if op in ("max", "min") else call is None and _has_one_axis(node)
-            return "first" if known or _is_adaptive(node) or node.op_type == "GlobalMaxPool" else "split"
+            is_indexed = with_indices if op in ("max", "min") else call is None and _has_one_axis(node)
+            return "first" if is_indexed or _is_adaptive(node) or node.op_type == "GlobalMaxPool" else "split"
         if call is None and node.op_type == "Clip" and self._passing_clamp:
             return "stop" if _limits(node) == [0, 6] else "pass"
         if call is None and node.op_type in _BEYOND and (node.name or "").startswith("node_") and numbers:
@@ -125,7 +125,7 @@ class Ties:
 
 
 def joint_limits(node: ir.Node) -> tuple[ir.Value, ir.Value] | None:
-    """The two limits of a clamp of PyTorch's by tensors, of which a node is the Max or the Min; else None."""
+    """Returns both limits of the PyTorch clamp by tensors that a node is the Max or the Min of; else None."""
     call = recorded_call(node)
     if (
         call is None
@@ -150,7 +150,7 @@ def _maker(value: ir.Value | None) -> ir.Node | None:
 
 
 def _limits(node: ir.Node) -> list[float | None]:
-    """The inputs behind the first, where they are constants of one element."""
+    """Returns the inputs after the first; None for each that is not a constant of one element."""
     return [None if value is None else _number(value) for value in node.inputs[1:]]
 
 
@@ -160,12 +160,12 @@ def _number(value: ir.Value) -> float | None:
 
 
 def _has_number_as_limit(node: ir.Node) -> bool:
-    """Whether the operands behind the first are numbers, as far as that is known without the record."""
+    """Returns whether the operands after the first are constants, as far as that is known without the record."""
     return all(value is None or _number(value) is not None for value in node.inputs[1:])
 
 
 def _has_one_axis(node: ir.Node) -> bool:
-    """Whether a reduction has one axis: max(dim) is more usual than amax(dim)."""
+    """Returns whether a reduction has one axis: max(dim) is more usual than amax(dim)."""
     axes = node.inputs[1] if len(node.inputs) > 1 else None
     if axes is not None:
         return has_one_element(axes)
@@ -174,15 +174,17 @@ def _has_one_axis(node: ir.Node) -> bool:
 
 
 def _is_adaptive(node: ir.Node) -> bool:
-    """Whether a module recorded for a node is an adaptive pool, which PyTorch's exporter writes as an amax."""
+    """Returns whether a node is recorded as an adaptive pool, which PyTorch's exporter writes as an amax."""
     return node.op_type in _LARGEST and "AdaptiveMaxPool" in recorded_classes(node)
 
 
 def _is_relu_or_clamp(node: ir.Node) -> bool:
-    """Whether JAX's Max or Min is of jax.nn.relu, or one of the two of lax.clamp and jax.nn.relu6."""
+    """Returns whether a Max or Min of JAX is jax.nn.relu, or a part of lax.clamp or jax.nn.relu6."""
     if len(node.inputs) != 2 or _limits(node) == [None]:
         return False
     around = [_maker(node.inputs[0]), *(user for user, index in node.outputs[0].uses() if index == 0)]
     other = "Min" if node.op_type == "Max" else "Max"
-    paired = any(one is not None and one.op_type == other and _limits(one) != [None] for one in around)
+    paired = any(
+        neighbor is not None and neighbor.op_type == other and _limits(neighbor) != [None] for neighbor in around
+    )
     return paired or (node.op_type == "Max" and _limits(node) == [0])

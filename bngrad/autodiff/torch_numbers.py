@@ -19,11 +19,11 @@ _CALLS = {
     kind: (re.compile(rf"adaptive_{pool}_pool\dd{more}"), re.compile(rf"(?<!adaptive_){pool}_pool\dd"))
     for kind, pool, more in (("AveragePool", "avg", "|[\"']area[\"']"), ("MaxPool", "max", ""))
 }
-"""The calls in a line of Python that make a node of an adaptive pooling, and those that make one of another."""
+"""The calls in a line of Python that export a node as an adaptive pooling, and those that export another one."""
 
 
 def with_torch_numbers(model: ir.Model) -> ir.Model:
-    """Returns a model that computes what PyTorch does, as far as the exporter recorded it: itself, or a copy.
+    """Returns a model that computes PyTorch's numbers, as far as the exporter recorded them: itself, or a copy.
 
     Raises:
         UnsupportedNodeError: An adaptive pooling has the windows of the example, and its input a symbolic size.
@@ -42,7 +42,7 @@ def with_torch_numbers(model: ir.Model) -> ir.Model:
 
 
 def _is_finite_mask(node: ir.Node) -> bool:
-    """True for a Where that masks attention with the lowest finite number: a row without True would be a mean."""
+    """Returns whether a Where masks attention with the lowest finite number, so that a full row is not NaN."""
     if (node.domain, node.op_type) != ("", "Where") or not _is_of(node, "scaled_dot_product_attention"):
         return False
     lowest = constant_value(node.inputs[2]) if node.inputs[2] is not None else None
@@ -50,7 +50,7 @@ def _is_finite_mask(node: ir.Node) -> bool:
 
 
 def _is_log_of_sigmoid(node: ir.Node) -> bool:
-    """True for a Log of a Sigmoid that is PyTorch's log_sigmoid, of a type that ONNX Runtime's Softplus has."""
+    """Returns whether a node is the Log of PyTorch's log_sigmoid, in a type that ONNX Runtime's Softplus has."""
     value = node.inputs[0] if (node.domain, node.op_type) == ("", "Log") else None
     maker = value.producer() if value is not None else None
     return (
@@ -63,7 +63,7 @@ def _is_log_of_sigmoid(node: ir.Node) -> bool:
 
 
 def _mask_with_infinity(node: ir.Node, names: Names) -> None:
-    """Masks with -inf: the exporter makes the NaN of a row without True a 0, as PyTorch does."""
+    """Masks with -inf: later nodes of the exporter replace the NaN of a row without True by 0, as PyTorch does."""
     lowest = None if node.inputs[2] is None else constant_value(node.inputs[2])
     assert lowest is not None, "_is_finite_mask has its value"  # noqa: S101
     dtype = lowest.dtype
@@ -71,7 +71,7 @@ def _mask_with_infinity(node: ir.Node, names: Names) -> None:
 
 
 def _softplus_of(node: ir.Node, names: Names) -> None:
-    """Log(Sigmoid(x)) -> Neg(Softplus(-x)), which is finite for every x."""
+    """Converts Log(Sigmoid(x)) to Neg(Softplus(-x)), which is finite for every x."""
     value = node.inputs[0]
     maker = value.producer() if value is not None else None
     x = maker.inputs[0] if maker is not None else None
@@ -84,12 +84,12 @@ def _softplus_of(node: ir.Node, names: Names) -> None:
 def _refuse_fixed_windows(model: ir.Model) -> None:
     """Refuses adaptive pooling of symbolic sizes: the windows are those of the example."""
     if FORWARD_INFO in model.metadata_props:
-        return  # by this package, which says the sizes
+        return  # this package's exporter records conditions on the sizes
     for node in all_nodes(model):
-        value = {"AveragePool": node.inputs[:1], "MaxPool": node.inputs[:1], "Range": node.outputs[:1]}.get(
+        values = {"AveragePool": node.inputs[:1], "MaxPool": node.inputs[:1], "Range": node.outputs[:1]}.get(
             node.op_type, ()
         )
-        if any(one is not None and _is_symbolic(one) for one in value) and _is_adaptive(node):
+        if any(value is not None and _is_symbolic(value) for value in values) and _is_adaptive(node):
             raise UnsupportedNodeError(
                 f"{describe(node)} is of an adaptive pooling (or interpolate with mode='area') whose input has a "
                 "symbolic size, and PyTorch's exporter wrote the windows of the example; leave that size out of "
@@ -98,7 +98,7 @@ def _refuse_fixed_windows(model: ir.Model) -> None:
 
 
 def _is_symbolic(value: ir.Value) -> bool:
-    """Whether a size that a pooling reads, or the length of a vector, is symbolic."""
+    """Returns whether a size that a pooling reads, or the length of a vector, is symbolic."""
     sizes = [] if value.shape is None else list(value.shape)
     return any(not isinstance(size, int) for size in (sizes[2:] if len(sizes) > 1 else sizes))
 

@@ -54,11 +54,11 @@ def training_graph(
 
     Args:
         model: The forward model; it is not changed.
-        options: See `bngrad.differentiate`; the rule of the running variance is that of ``unbiased_running_var``.
+        options: The options of `bngrad.differentiate`; ``unbiased_running_var`` is the one below.
         unbiased_running_var: Whether the running variances become unbiased later, which changes the gradient of a
             loss that reads them.
-        share: Whether the loss is to be this rank's share of the loss of the whole batch; see `share_loss`.
-        changes: Changes of the options.
+        share: Whether to replace the loss by this rank's share of the loss of the whole batch; see `share_loss`.
+        changes: Options that replace those in ``options``.
 
     Raises:
         ModelError: A name is wrong, or the model cannot be differentiated.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
-    """Appends the nodes that compute the gradients of a loss, and makes the gradients outputs of the graph.
+    """Appends the nodes that compute the gradients of a loss, and adds the gradients to the outputs of the graph.
 
     The gradient with respect to ``x`` has x's type and shape. Its name is ``x_grad``, or ``x_grad_1`` where an
     intermediate value or an input of the model has that name. Where several nodes read a value, a node sums their
@@ -65,7 +65,7 @@ def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
 
     Args:
         taken: The names of forward values.
-        wrt: The names of what the loss is differentiated with respect to.
+        wrt: The names of the values that the loss is differentiated with respect to.
 
     Raises:
         ModelError: A name is taken.
@@ -80,7 +80,7 @@ def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
 
 
 def moving_values(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
-    """The values that depend on ``wrt`` in a differentiable way, according to the gradient rules."""
+    """Returns the values that depend on ``wrt`` in a differentiable way, according to the gradient rules."""
     moving = set(wrt)
     for node in graph:
         if any(value in moving for value in reads(node)):
@@ -89,10 +89,10 @@ def moving_values(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
 
 
 def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
-    """Refuses nodes that pass a float on in a type that carries no gradient: as bits, as text, or quantized.
+    """Refuses nodes that output a float in a type that carries no gradient: as bits, as text, or quantized.
 
     Raises:
-        UnsupportedNodeError: The loss depends on the output of one, whose input is not constant.
+        UnsupportedNodeError: The loss depends on the output of such a node, whose input is not constant.
     """
     seen, waiting = {loss.producer()}, [loss.producer()]
     while waiting:
@@ -154,7 +154,7 @@ class _Walk:
         return outputs
 
     def _seed(self, loss: ir.Value) -> ir.Value:
-        """The gradient of the loss with respect to itself: an initializer of ones, as in ORT's graphs."""
+        """Returns the gradient of the loss with respect to itself: an initializer of ones, as in ORT's graphs."""
         assert loss.dtype is not None, "a loss is a float"  # noqa: S101
         name = self._context.names.fresh(gradient_name(str(loss.name)))
         shape = [1 for _ in loss.shape or ()]
@@ -171,9 +171,9 @@ class _Walk:
         back.unbounded = any(value in self._unbounded for value in dY)
         gradients = self._gradients(back, rule, moving)
         if gradients is None:
-            # The pass goes on, so that one error lists every node that has no gradient.
-            for read in self._moving.intersection(reads(node)):
-                self._contributions.setdefault(read, []).append((back, ir.Value(type=read.type)))
+            # The pass continues, so that one error lists every node that has no gradient.
+            for value in self._moving.intersection(reads(node)):
+                self._contributions.setdefault(value, []).append((back, ir.Value(type=value.type)))
             return
         for index, value in moving:
             gradient = gradients[index]
@@ -185,12 +185,12 @@ class _Walk:
     def _gradients(
         self, back: Backward, rule: Rule | None, moving: Sequence[tuple[int, ir.Value]]
     ) -> Gradients | None:
-        """The gradients that a rule returns; None if it cannot be applied, with the reason recorded.
+        """Returns the gradients of a rule; None if it cannot be applied, with the reason recorded.
 
         Args:
             back: The node.
             rule: Its rule.
-            moving: The inputs, by index, that depend on what the loss is differentiated with respect to.
+            moving: The inputs, with their indices, that depend on values to differentiate with respect to.
         """
         node = back.node
         if reason := self._lost.reason(node) or _no_rule(node, rule, moving, self._imports):
@@ -205,7 +205,7 @@ class _Walk:
                 self._untyped.append((node, reason))
                 return None
         if self._contradicts and (against := contradiction(node, self._imports)):
-            self._blocked.append((node, f"what is known of its inputs contradicts its op: {against}"))
+            self._blocked.append((node, f"the types or shapes of its inputs contradict its op: {against}"))
             return None
         try:
             return rule.gradients(back)
@@ -214,7 +214,7 @@ class _Walk:
             return None
 
     def _accumulated(self, value: ir.Value) -> ir.Value | None:
-        """The gradient with respect to a value, once every node that reads it was visited."""
+        """Returns the gradient with respect to a value, once every node that reads it was visited."""
         contributions = self._contributions.pop(value, [])
         if not contributions:
             return None
@@ -248,17 +248,19 @@ class _Walk:
         others = sorted({other.op_type for other, _ in after})
         more = f" (and {len(after)} more: {', '.join(others)})" if others else ""
         error = UnsupportedNodeError(f"{describe(node)} cannot be differentiated: {reason}{more}")
-        error.lines = [f"{describe(one)} cannot be differentiated: {why}" for one, why in reversed(blocked)]
+        error.lines = [
+            f"{describe(blocked_node)} cannot be differentiated: {why}" for blocked_node, why in reversed(blocked)
+        ]
         raise error
 
 
 def _no_rule(
     node: ir.Node, rule: Rule | None, moving: Iterable[tuple[int, ir.Value]], opset_imports: Mapping[str, int]
 ) -> str | None:
-    """Why no gradient rule covers a node: its op, version, attributes or non-constant inputs."""
+    """Returns the reason why no rule covers a node: its op, version, attributes or non-constant inputs."""
     if rule is None:
         if is_foreign(node):
-            return "it has no gradient rule; make it an op of bngrad first, with bngrad rewrite"
+            return "it has no gradient rule; convert it to an op of bngrad first, with bngrad rewrite"
         why = {"": WITHOUT_RULE, DOMAIN: OURS_WITHOUT_RULE}.get(node.domain, {}).get(node.op_type)
         return "it has no gradient rule" + (f" for {why}" if why else "")
     for index, value in moving:

@@ -1,4 +1,4 @@
-"""Which values of a forward model are weights, the default for what to differentiate with respect to.
+"""The weights of a forward model: the values to differentiate with respect to by default.
 
 A float initializer is a weight unless all its readers use it as a hyperparameter of an op (an exponent, a limit)
 or as a running statistic of a batch norm, including one in inference mode that is decomposed into arithmetic::
@@ -6,8 +6,8 @@ or as a running statistic of a batch norm, including one in inference mode that 
     y = (x - mean) * (scale / sqrt(variance + epsilon)) + bias
     y = x * factor + (bias - mean * factor)                         factor = scale / sqrt(variance + epsilon)
 
-Nor are the numbers of known formulas (`bngrad.autodiff.formula_numbers`), or the scales and biases of quantized
-layers (`bngrad.autodiff.quantization`).
+Numbers of known formulas (`bngrad.autodiff.formula_numbers`), and scales and biases of quantized layers
+(`bngrad.autodiff.quantization`), are not weights either.
 In a file that records which initializers are parameters, as PyTorch's modern exporter does, these are the weights.
 """
 
@@ -53,34 +53,34 @@ _NUMBER_SLOTS: Mapping[str, frozenset[int]] = {
 
 
 def default_weights(graph: ir.Graph) -> list[ir.Value]:
-    """The inputs and initializers of a graph that are weights, in their order.
+    """Returns the inputs and initializers of a graph that are weights, in their order.
 
     They are the float initializers that are used as weights, and the graph inputs of static shape that are used
-    where an op takes a weight. Of a file with a record, they are the parameters of the module.
+    where an op takes a weight. In a file with a record, they are the parameters of the module.
     """
     numbers = {*_spelled_out_statistics(graph), *formula_numbers(graph), *scales(graph)}
-    given = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
+    sources = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
     kinds = recorded_kinds(graph)
-    if any(kinds.get(name) == PARAMETER for name in given):
+    if any(kinds.get(name) == PARAMETER for name in sources):
         parameters = {name for name, kind in kinds.items() if kind == PARAMETER}
-        lost = parameters - set(given)
+        lost = parameters - set(sources)
         return [
             v
-            for name, v in given.items()
+            for name, v in sources.items()
             if v.dtype in SUPPORTED_DTYPES
-            and (name in parameters or (name not in kinds and v.is_initializer() and _replaces_one(v, lost)))
+            and (name in parameters or (name not in kinds and v.is_initializer() and _replaces_parameter(v, lost)))
             and (v.is_initializer() or _looks_like_a_weight(v))
         ]
     return [
         v
-        for v in given.values()
+        for v in sources.values()
         if v.dtype in SUPPORTED_DTYPES
         and (_looks_like_a_weight(v) or (v.is_initializer() and _is_parameter(v, numbers)))
     ]
 
 
-def _replaces_one(value: ir.Value, lost: set[str]) -> bool:
-    """Whether an optimizer made an initializer of parameters that are not in the file any more."""
+def _replaces_parameter(value: ir.Value, lost: set[str]) -> bool:
+    """Returns whether an optimizer computed an initializer from parameters that the file no longer has."""
     if folded_from(value) & lost:
         return True
     in_weight_slot = any(
@@ -95,7 +95,7 @@ def _looks_like_a_weight(value: ir.Value) -> bool:
 
 
 def _is_parameter(value: ir.Value, numbers: Uses) -> bool:
-    """Whether any reader uses a value as something other than a hyperparameter or a statistic."""
+    """Returns whether any reader uses a value as something other than a hyperparameter or a statistic."""
     return any(
         index not in _NUMBER_SLOTS.get(node.op_type, ())
         and (node, index) not in numbers
@@ -105,14 +105,14 @@ def _is_parameter(value: ir.Value, numbers: Uses) -> bool:
 
 
 def _is_half_of_one_hot(node: ir.Node) -> bool:
-    """Whether a node joins the off and on values of OneHot, as tf2onnx writes them."""
+    """Returns whether a node joins the off and on values of OneHot, as tf2onnx writes them."""
     return node.op_type == "Concat" and all(
         user.op_type == "OneHot" and index == 2 for user, index in readers(node.outputs[0], SAME_VALUES)
     )
 
 
 def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
-    """The uses of a mean or variance by a batch norm in inference mode that is decomposed into arithmetic."""
+    """Yields the uses of a mean or variance by a batch norm in inference mode that is spelled in arithmetic."""
     for node in graph:
         add, index = _shifted_variance(node)
         if add is not None:
@@ -125,7 +125,7 @@ def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
 
 
 def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
-    """The Add of variance + epsilon whose square root or power -0.5 a node computes, and its variance input."""
+    """Returns the variance + epsilon whose square root or power -0.5 a node computes, and its variance input."""
     if node.op_type == "Pow" and len(node.inputs) > 1:
         exponent = constant_of(node.inputs[1])
         if exponent is None or exponent.size != 1 or abs(float(exponent.flat[0])) != 0.5:
@@ -145,22 +145,22 @@ def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
 
 
 def _made_of_parameters(deviation: ir.Value) -> set[ir.Value]:
-    """A standard deviation, its inverse, and both multiplied by a scale, in any type or shape."""
-    found, waiting = {deviation}, [deviation]
+    """Returns a standard deviation, its inverse, and both multiplied by a scale, in any type or shape."""
+    deviations, waiting = {deviation}, [deviation]
     while waiting:
         for node, index in waiting.pop().uses():
             other = node.inputs[1 - index] if len(node.inputs) == 2 else None
             same = node.op_type in SAME_VALUES and index == 0
             scaled = (node.op_type == "Div" and index == 1) or node.op_type == "Mul"
             if same or node.op_type == "Reciprocal" or (scaled and _comes_from_parameter(other)):
-                new = set(node.outputs) - found
-                found |= new
+                new = set(node.outputs) - deviations
+                deviations |= new
                 waiting += new
-    return found
+    return deviations
 
 
 def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[tuple[ir.Node, int]]:
-    """The uses of a mean: in (x - mean) * scale, (x - mean) / deviation, or bias - mean * scale."""
+    """Yields the uses of a mean: in (x - mean) * scale, (x - mean) / deviation, or bias - mean * scale."""
     if len(node.inputs) != 2 or node.op_type not in ("Mul", "Div") or (node.op_type == "Div" and index == 0):
         return
     other = _origin(node.inputs[1 - index])
@@ -180,7 +180,7 @@ def _origin(value: ir.Value | None) -> ir.Value | None:
 
 
 def _comes_from_parameter(value: ir.Value | None) -> bool:
-    """Whether a value is an initializer or a constant, in any type or shape."""
+    """Returns whether a value is an initializer or a constant, in any type or shape."""
     source = _origin(value)
     if source is None:
         return False

@@ -225,7 +225,7 @@ def test_a_batch_norm_of_another_system_takes_a_rewrite():
     body = "y, m, v = local.BatchNormTraining <eps = 0.001> (s, b, x)"
     forward = summed("float[4, 3] x", body, initializers="float[3] s = {1, 2, 3}, float[3] b = {0, 0, 0}")
     with pytest.raises(
-        UnsupportedNodeError, match=r"no gradient rule; make it an op of bngrad first, with bngrad re"
+        UnsupportedNodeError, match=r"no gradient rule; convert it to an op of bngrad first, with bngrad re"
     ):
         differentiated(forward, loss="loss", wrt=["s"])
     made = training_graph(rewrite(ir.from_proto(forward)).model, loss="loss")

@@ -72,21 +72,21 @@ REFUSED = {
             "float[1, 2, 3, 2] x",
             "y = MaxPool <ceil_mode = 1, kernel_shape = [1, 2], pads = [0, 1, 0, 1], strides = [1, 3]> (x)",
         ),
-        "2 windows along axis 3, of which ONNX Runtime makes 1",
+        "2 windows along axis 3, but ONNX Runtime computes 1",
     ),
     "average pool, a window that begins behind the data": (
         case(
             "float[1, 1, 2, 3] x",
             "y = AveragePool <ceil_mode = 1, kernel_shape = [1, 2], pads = [0, 1, 0, 1], strides = [3, 1]> (x)",
         ),
-        "windows along axis 2, of which ONNX Runtime makes 1",
+        "windows along axis 2, but ONNX Runtime computes 1",
     ),
     "max pool, the same without pads": (
         case(
             "float[1, 2, 6, 6] x",
             'y = MaxPool <auto_pad = "VALID", ceil_mode = 1, kernel_shape = [1, 1], strides = [4, 4]> (x)',
         ),
-        "3 windows along axis 2, of which ONNX Runtime makes 2",
+        "3 windows along axis 2, but ONNX Runtime computes 2",
     ),
     "transposed convolution to less than its data, of which onnx infers no spatial dimensions": (
         case(
@@ -127,7 +127,7 @@ REFUSED = {
             "y, m, v, saved, i = com.microsoft.BatchNormInternal <training_mode = 1> (x, s, s, s, s)",
             outputs=("y", "saved"),
         ),
-        "the loss depends on the statistics that it saves; expected its Y and running statistics alone",
+        "the loss depends on the statistics that it saves; expected only its Y and running statistics",
     ),
     "batch norm of ORT's dialect in inference mode": (
         case(

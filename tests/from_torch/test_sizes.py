@@ -217,7 +217,7 @@ def test_a_file_with_other_conditions_is_refused():
     model = bngrad.torch.export(Net(asserts), None, (X, T), check=False)
     entry = next(one for one in model.metadata_props if one.key == "bngrad.forward")
     entry.value = entry.value.replace('[">=", "N", 3]', '[">=", "M", 3]')
-    with pytest.raises(ModelError, match=r"'bngrad.forward' cannot be read .*'M' is no number"):
+    with pytest.raises(ModelError, match=r"'bngrad.forward' cannot be read .*'M' is not a number"):
         bngrad.training_step(model)
 
 

@@ -1,7 +1,7 @@
 """The gradient rules: each module registers those of some ops, with `bngrad.autodiff.rule.gradient`.
 
 A new module is imported here without being named. `tests/autodiff/test_schema_history.py` compares the versions,
-attributes and inputs of each rule with onnx's definitions of the op. What else onnx has is refused, for the reason
+attributes and inputs of each rule with onnx's definitions of the op. Other ops of onnx are refused, for the reason
 in `without_rule.py`.
 """
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @gradient("Relu", versions=(14,))
 def relu(back: Backward) -> Gradients:
-    """dX = dY where Y > 0, else 0; ReluGrad multiplies, which is right for finite dY alone."""
+    """dX = dY where Y > 0, else 0; ReluGrad multiplies, which is right only for finite dY."""
     if back.unbounded:
         return [back.kept(_positive(back, back.y()), back.dY)]
     return [back.microsoft("ReluGrad", back.dY, back.y())]
@@ -31,7 +31,7 @@ def leaky_relu(back: Backward) -> Gradients:
     if back.unbounded:
         falling = back.times(back.dY, like(back, back.attribute("alpha", 0.01), back.dY))
         return [back.op("Where", _positive(back, back.x(0)), back.dY, falling)]
-    # The gradient op asks for the sign of Y, which is that of X unless alpha is negative.
+    # The gradient op needs the sign of Y, which is the sign of X unless alpha is negative.
     y = back.y() if back.attribute("alpha", 0.01) >= 0 else back.x(0)
     return [back.microsoft("LeakyReluGrad", back.dY, y, **back.attributes())]
 
@@ -85,14 +85,14 @@ def softsign(back: Backward) -> Gradients:
 
 @gradient("Mish", versions=(18, 22))
 def mish(back: Backward) -> Gradients:
-    """dX = dY (t + X (1 - t^2) sigmoid X), t = tanh softplus X, of which Y is X t.
+    """dX = dY (t + X (1 - t^2) sigmoid X), t = tanh softplus X, where Y = X t.
 
-    Beyond 1000 that is 0 or 1 in any type, and an infinite X would make no number of it.
+    Beyond 1000 the factor is 0 or 1 in any type, and an infinite X would give NaN.
     """
-    x, one = back.x(0), like(back, 1, back.dY)
+    x, unit = back.x(0), like(back, 1, back.dY)
     x = back.op("Clip", x, like(back, -1000, x), like(back, 1000, x))
     t = back.op("Tanh", back.op("Softplus", x))
-    bend = back.op("Mul", back.op("Sub", one, back.op("Mul", t, t)), back.op("Sigmoid", x))
+    bend = back.op("Mul", back.op("Sub", unit, back.op("Mul", t, t)), back.op("Sigmoid", x))
     return [back.times(back.dY, back.op("Add", t, back.op("Mul", x, bend)))]
 
 
@@ -132,7 +132,7 @@ def hard_swish(back: Backward) -> Gradients:
     """dX = dY (h + X / 6 where 0 < h < 1), h = hard sigmoid X."""
     x = back.x(0)
     h = back.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-    # A product with the condition as a number: an infinite X is limited to the -3 and 3 between which it matters.
+    # A product with the condition as a number: an infinite X is clipped to -3 and 3, between which X matters.
     sixth = back.op("Mul", back.op("Clip", x, like(back, -3, x), like(back, 3, x)), like(back, 1 / 6, x))
     inside = back.cast(_inside(back, h), dtype_of(back.dY))
     return [back.times(back.dY, back.op("Add", h, back.op("Mul", sixth, inside)))]
@@ -141,7 +141,7 @@ def hard_swish(back: Backward) -> Gradients:
 @gradient("Gelu", versions=(20,), attributes={"approximate": ("none", "tanh")})
 @gradient("Gelu", domain=MICROSOFT)
 def gelu(back: Backward) -> Gradients:
-    """GeluGrad, or FastGeluGrad of the approximation by tanh; of ONNX's op and of ORT's."""
+    """GeluGrad, or FastGeluGrad for the approximation by tanh; of ONNX's op and of ORT's."""
     op_types = {"none": "GeluGrad", "tanh": "FastGeluGrad"}
     return [back.microsoft(op_types[back.attribute("approximate", "none")], back.dY, back.x(0))]
 
@@ -167,7 +167,7 @@ def fast_gelu(back: Backward) -> Gradients:
 
 
 def _of_exponential(back: Backward, alpha: float, slope: float) -> Gradients:
-    """Of what rises by a slope for X > 0, and is alpha (exp X - 1) below; at 0 as the framework has it."""
+    """Gradient of functions linear above 0 and alpha (exp X - 1) below; at 0 by the framework's convention."""
     x, y = back.x(0), back.y()
     if alpha == slope == 1:
         result = back.op("Add", back.op("Min", y, like(back, 0, y)), like(back, 1, y))
@@ -189,6 +189,6 @@ def _positive(back: Backward, x: ir.Value) -> ir.Value:
 
 
 def _inside(back: Backward, y: ir.Value) -> ir.Value:
-    """Whether 0 < y < 1: where a function that is cut off at these is not."""
-    zero, one = like(back, 0, back.dY), like(back, 1, back.dY)
-    return back.op("And", back.op("Greater", y, zero), back.op("Less", y, one))
+    """Computes 0 < y < 1: the condition that y is not cut off at 0 or 1."""
+    zero, unit = like(back, 0, back.dY), like(back, 1, back.dY)
+    return back.op("And", back.op("Greater", y, zero), back.op("Less", y, unit))

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 @gradient("Add", inputs=(0, 1), versions=(14,))
 @gradient("Sum", inputs=None, versions=(13,))
 def add(back: Backward) -> Gradients:
-    """dA = dB = dY. Of any number of summands."""
+    """dA = dB = dY, for any number of summands."""
     return for_each_input(back, lambda _: back.dY)
 
 
 @gradient("Mean", inputs=None, versions=(13,))
 def mean(back: Backward) -> Gradients:
-    """dA = dB = dY / n. Of any number n of summands."""
+    """dA = dB = dY / n, for any number n of summands."""
     share = back.op("Div", back.dY, like(back, len(back.node.inputs), back.dY))
     return for_each_input(back, lambda _: share)
 
@@ -67,9 +67,9 @@ def div(back: Backward) -> Gradients:
 
 @gradient("Pow", inputs=(0, 1), versions=(15,))
 def power(back: Backward) -> Gradients:
-    """dA = dY B A^(B - 1), which is 0 where B is; dB = dY Y log A, which is 0 where A is.
+    """dA = dY B A^(B - 1), which is 0 where B is 0; dB = dY Y log A, which is 0 where A is 0.
 
-    B may be of another type than A.
+    B may have another type than A.
     """
     a, b = back.x(0), back.x(1)
     number = constant_of(b)
@@ -82,7 +82,7 @@ def power(back: Backward) -> Gradients:
         if number is not None and number.size == 1:
             return _power_of(back, a, float(number.item()))
         exponent = back.cast(b, dtype_of(a))
-        # One less, but not of 0: that would be 0 times the reciprocal of A, which may be 0 too.
+        # B - 1, but 0 for B = 0: else the slope is 0 times the reciprocal of A, which may be 0 too.
         less = back.op("Sub", exponent, back.op("Abs", back.op("Sign", exponent)))
         slope = back.op("Mul", exponent, back.op("Pow", a, less))
         return back.times(back.dY, slope, singular=is_singular(back.node))
@@ -91,7 +91,7 @@ def power(back: Backward) -> Gradients:
 
 
 def _power_of(back: Backward, a: ir.Value, exponent: float) -> ir.Value:
-    """Flows to A from A^B for one number B: the usual ones without a power, which takes ten times a product."""
+    """Computes dA of A^B for one number B: without a power, which takes ten times a product, for common B."""
     if exponent == 1:
         return back.dY
     scaled = back.times(back.dY, like(back, exponent, a))

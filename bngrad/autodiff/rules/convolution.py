@@ -29,7 +29,7 @@ def _gradients(back: Backward, op_type: str) -> Gradients:
     names = [name if back.needs(i) else "" for i, name in enumerate(("dX", "dW", "dB"))]
     while not names[-1]:
         names.pop()
-    made = back.outputs_of(
+    outputs = back.outputs_of(
         op_type, back.dY, back.x(0), back.x(1), outputs=names, domain=MICROSOFT, **back.attributes()
     )
-    return [value if value.name else None for value in made]
+    return [value if value.name else None for value in outputs]

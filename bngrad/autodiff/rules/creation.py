@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @gradient("Range", inputs=(0, 2), zero=(1,), versions=(11, 27), attributes={"stash_type": ANY})
 def range_(back: Backward) -> Gradients:
-    """For Y_i = start + i delta: dstart = sum dY, ddelta = sum i dY. The limit only says how many there are."""
+    """For Y_i = start + i delta: dstart = sum dY, ddelta = sum i dY. The limit only determines the length."""
     start, delta = back.x(0), back.x(2)
     dtype = statistics_dtype(start)
     dY = back.cast(back.dY, dtype)
@@ -36,11 +36,11 @@ def range_(back: Backward) -> Gradients:
 
 @gradient("OneHot", inputs=(2,), zero=(0, 1), versions=(11, 28), attributes=AXIS)
 def one_hot(back: Backward) -> Gradients:
-    """dvalues = the sums of dY where Y is the first value, off, and where it is the second, on."""
+    """dvalues = the sum of dY where Y is the first value, off, and the sum where it is the second, on."""
     values = back.x(2)
     dtype = statistics_dtype(values)
     dY, zero = back.cast(back.dY, dtype), back.constant(0, dtype)
-    # In the type of the forward node, for ONNX Runtime has few combinations of types.
+    # In the type of the forward node, because ONNX Runtime supports few combinations of types.
     numbers = back.constant([0, 1], dtype_of(values))
     hot = back.op("OneHot", back.x(0), back.x(1), numbers, axis=back.attribute("axis", -1))
     on = back.op("Cast", hot, to=int(ir.DataType.BOOL))

@@ -1,4 +1,4 @@
-"""Ops that pick elements by position, and their way back: ORT's own gradient ops where it has them."""
+"""Ops that pick elements by position; their gradients are ORT's own gradient ops where it has them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @gradient("Slice", versions=(13,))
 def slice_(back: Backward) -> Gradients:
-    """SliceGrad(dY, shape of X, starts, ends, axes, steps): dX = dY where it was taken from, else 0."""
+    """SliceGrad(dY, shape of X, starts, ends, axes, steps): dX = dY at the elements that were taken, else 0."""
     return [back.microsoft("SliceGrad", back.dY, shape_of(back, back.x(0)), *back.node.inputs[1:])]
 
 
@@ -48,14 +48,14 @@ def gather_nd(back: Backward) -> Gradients:
 
 @gradient("ScatterElements", inputs=(0, 2), versions=(18,), attributes={**AXIS, **SCATTER})
 def scatter_elements(back: Backward) -> Gradients:
-    """dX = dY, but 0 where updates replaced X; dupdates = dY there."""
+    """dX = dY, except 0 where updates replaced X; dupdates = dY there."""
     axis = {"axis": back.attribute("axis", 0)}
     return _scattered(back, axis, lambda: back.op("GatherElements", back.dY, back.x(1), **axis))
 
 
 @gradient("ScatterND", inputs=(0, 2), versions=(18,), attributes=SCATTER)
 def scatter_nd(back: Backward) -> Gradients:
-    """The same, where whole indices point."""
+    """dX = dY, except 0 where updates replaced X; dupdates = dY there, by whole indices."""
     return _scattered(back, {}, lambda: back.op("GatherND", back.dY, back.x(1)))
 
 

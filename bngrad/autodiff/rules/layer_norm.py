@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def layer_norm(back: Backward) -> Gradients:
     """LayerNormalizationGrad(dY, X, scale, mean, inv_std); the statistics are the node's other outputs.
 
-    Where the loss reads those, dX += (d_mean - inv_std^3 (X - mean) d_inv_std) / M, for M elements each.
+    Where the loss reads these, dX += (d_mean - inv_std^3 (X - mean) d_inv_std) / M, for M elements each.
     """
     dY, d_mean, d_inv_std = (*back.all_dY, None, None)[:3]
     mean, inv_std = back.y(1), back.y(2)
@@ -62,15 +62,15 @@ def rms_norm(back: Backward) -> Gradients:
 
 
 def _through_y(back: Backward, dY: ir.Value, statistics: list[ir.Value]) -> Gradients:
-    """dX, dscale and dbias of dY.
+    """Returns dX, dscale and dbias for dY.
 
-    ORT's gradient ops take a scale of the shape of X from ``axis`` on. One that is repeated is multiplied to dY,
-    and its gradient is summed over the axes along which it was repeated: dscale = sum dY xhat, dbias = sum dY.
+    ORT's gradient ops take a scale of the shape of X from ``axis`` on. A repeated scale is multiplied by dY, and
+    its gradient is summed over the axes along which it was repeated: dscale = sum dY xhat, dbias = sum dY.
 
     Args:
         back: A layer norm or an RMS norm.
         dY: The gradient of its Y.
-        statistics: [mean, inv_std], or [inv_std] of an RMS norm.
+        statistics: [mean, inv_std], or [inv_std] for an RMS norm.
     """
     x, scale, axis, with_mean = back.x(0), back.x(1), back.attribute("axis", -1), len(statistics) == 2
     op_type = "LayerNormalizationGrad" if with_mean else "SimplifiedLayerNormalizationGrad"
@@ -101,6 +101,6 @@ def _through_y(back: Backward, dY: ir.Value, statistics: list[ir.Value]) -> Grad
 
 
 def _is_whole(parameter: ir.Value, x: ir.Value, axis: int) -> bool:
-    """Whether a scale or a bias is known to have the shape of X from an axis on."""
+    """Returns whether a scale or a bias is known to have the shape of X from an axis on."""
     shape, data = known_shape(parameter), known_shape(x)
     return shape is not None and data is not None and None not in shape and shape == data[axis:]

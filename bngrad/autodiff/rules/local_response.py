@@ -1,4 +1,4 @@
-"""Normalizations that have no parameters: by the neighbouring channels, or by a length."""
+"""Normalizations without parameters: by the neighboring channels, or by a length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lrn(back: Backward) -> Gradients:
     """For Y = X U^-beta with U = bias + alpha A X^2: dX = dY U^-beta - 2 alpha beta X A^T(dY X U^-beta / U).
 
     The matrix A takes the mean over a window of channels. As a product of matrices it is several times faster than
-    as an average pooling with strides, and as a convolution (measured).
+    as an average pooling with strides or as a convolution (measured).
     """
     x, dY = back.x(0), back.dY
     channels = None if x.shape is None or len(x.shape) < 2 else x.shape[1]
@@ -52,7 +52,7 @@ def lrn(back: Backward) -> Gradients:
 
 @gradient("LpNormalization", versions=(1, 22), attributes={**AXIS, "p": (1, 2)})
 def lp_normalization(back: Backward) -> Gradients:
-    """For Y = X / L along an axis: dX = (dY - D sum dY Y) / L, and 0 where L is.
+    """For Y = X / L along an axis: dX = (dY - D sum dY Y) / L, and 0 where L is 0.
 
     D is the gradient of the length L: Y for p = 2, sign(X) for p = 1.
     """
@@ -68,7 +68,7 @@ def lp_normalization(back: Backward) -> Gradients:
 
 
 def _window(channels: int, size: int) -> NDArray[np.float64]:
-    """The matrix that takes the sum over the window of each channel, divided by its size."""
+    """Returns the matrix that takes the sum over the window of each channel, divided by the window's size."""
     before = (size - 1) // 2
     distance = np.arange(channels) - np.arange(channels)[:, None]
     return ((distance >= -before) & (distance < size - before)) / size

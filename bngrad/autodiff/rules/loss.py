@@ -1,4 +1,4 @@
-"""Losses and the softmaxes they are made of."""
+"""Losses over class labels, and softmaxes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log_softmax(back: Backward) -> Gradients:
 def softmax_cross_entropy_loss(back: Backward) -> Gradients:
     """SoftmaxCrossEntropyLossGrad(dY, log_prob, labels[, weights]); log_prob is the node's second output.
 
-    Where the loss depends on log_prob too, that is a LogSoftmax over the classes, and what comes from it is added.
+    Where the loss also depends on log_prob, a LogSoftmax over the classes, the gradient from it is added.
     """
     dY, d_log_prob = (*back.all_dY, None)[:2]
     x, labels, weights, log_prob, parts = back.x(0), back.x(1), back.optional(2), back.y(1), []
@@ -54,7 +54,7 @@ def softmax_cross_entropy_loss(back: Backward) -> Gradients:
 
 @gradient("NegativeLogLikelihoodLoss", inputs=(0, 2), versions=(13, 22), attributes=LOSS)
 def negative_log_likelihood_loss(back: Backward) -> Gradients:
-    """dX is 0 but at the label of each sample, where it is -dY w; the mean divides by the sum of w."""
+    """dX = -dY w at the label of each sample, else 0; the mean divides by the sum of w."""
     x, dX, dweights = back.x(0), None, None
     if back.needs(0):
         classes, share, dtype = read_labels(back, back.dY, x, back.x(1), back.optional(2))

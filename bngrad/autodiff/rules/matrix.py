@@ -1,7 +1,7 @@
 """Matrix products: for Y = A B, dA = dY B^T and dB = A^T dY.
 
-ONNX Runtime takes a Transpose in front of a MatMul into one op, for which it has a kernel in float only, and up to
-1.23 at least does so with double too, and then fails: products of double are an Einsum.
+ONNX Runtime fuses a Transpose with the MatMul after it into an op that has only a kernel in float. Up to 1.23 at
+least it does so with double too, and then fails: products of double are an Einsum.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _BATCH = "abcdefghij"
 def matmul(back: Backward) -> Gradients:
     """dA = dY B^T and dB = A^T dY, each summed over the batch dimensions that its operand was repeated in.
 
-    A vector is a matrix of one row if it is A, of one column if it is B. Where B has no batch dimensions, dB is
-    one product of two matrices, whose inner dimension is the batch.
+    A vector A is a matrix of one row, a vector B one of one column. Where B has no batch dimensions, dB is one
+    product of two matrices, whose inner dimension is the batch.
     """
     a, b, dY = back.x(0), back.x(1), back.dY
     a_is_vector, b_is_vector = back.rank(a) == 1, back.rank(b) == 1
@@ -89,14 +89,14 @@ def _by_right(back: Backward, a: ir.Value, b: ir.Value, dY: ir.Value) -> ir.Valu
 
 
 def _einsum(back: Backward, left: tuple[ir.Value, str], right: tuple[ir.Value, str], result: str) -> ir.Value:
-    """A product of matrices whose dimensions have letters, with the batch dimensions in front of them."""
+    """Makes a product of matrices whose dimensions are letters, after the batch dimensions."""
     batches = [_BATCH[len(_BATCH) + 2 - back.rank(operand) :] for operand, _ in (left, right)]
     terms = [batch + letters for batch, (_, letters) in zip(batches, (left, right), strict=True)]
     return back.op("Einsum", left[0], right[0], equation=f"{','.join(terms)}->{max(batches, key=len)}{result}")
 
 
 def _summed(back: Backward, gradient: ir.Value, x: ir.Value, dY: ir.Value) -> ir.Value:
-    """The gradient of an operand, from one for each matrix of the batch."""
+    """Returns the gradient of an operand, from one for each matrix of the batch."""
     assert dY.shape is not None, "operands of known rank have a product of known rank"  # noqa: S101
     assert x.shape is not None, "see above"  # noqa: S101
     gradient.type, gradient.shape = x.type, ir.Shape([*dY.shape[:-2], *x.shape[-2:]])

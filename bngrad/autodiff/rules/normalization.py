@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 UNBIASED = "bngrad.unbiased_running_var"
-"""The key in the ``meta`` of a BatchNormInternal whose running variance a later pass makes the unbiased one."""
+"""The key in the ``meta`` of a BatchNormInternal whose running variance a later pass makes unbiased."""
 
 
 @gradient(
@@ -50,7 +50,7 @@ def batch_norm_training(back: Backward) -> Gradients:
     attributes={"epsilon": ANY, "momentum": ANY, "unbiased_running_var": FLAG},
 )
 def batch_norm_of_ours(back: Backward) -> Gradients:
-    """BatchNormalizationGrad of ours, over the same axes and from the statistics that the forward op saves."""
+    """BatchNormalizationGrad of bngrad, over the same axes and from the statistics that the forward op saves."""
 
     def through_y(*inputs: ir.Value) -> Sequence[ir.Value]:
         return back.bngrad("BatchNormalizationGrad", *inputs, axes=back.x(5), training_mode=1)
@@ -59,21 +59,20 @@ def batch_norm_of_ours(back: Backward) -> Gradients:
 
 
 def _of_training(back: Backward, through_y: Callable[..., Sequence[ir.Value]]) -> Gradients:
-    """The gradients of a batch norm in training mode: those through its Y, and through its new running statistics.
+    """Returns the gradients of a batch norm in training mode: through its Y and its new running statistics.
 
-    These are momentum * old + (1 - momentum) * the batch's, of M elements each: the mean, and the biased variance
-    or that times M / max(M - 1, 1), the unbiased. Where the loss reads them, d_old = momentum * d_new and
-    dX += (1 - momentum) / M * (d_mean + 2 (X - mean) d_var), the last times the same for the unbiased.
+    A new statistic is momentum * old + (1 - momentum) * the batch's, over M elements each. The batch's statistics
+    are the mean, and the biased variance or, times M / max(M - 1, 1), the unbiased one. Where the loss reads them,
+    d_old = momentum * d_new and dX += (1 - momentum) / M * (d_mean + 2 (X - mean) d_var), where d_var has the same
+    factor for the unbiased variance.
 
     Args:
         back: The node, whose outputs are (Y, running mean, running variance, saved mean, saved inv_std).
-        through_y: Makes dX, dscale and dbias of dY, X, the scale, and the saved mean and inv_std.
+        through_y: A function that makes dX, dscale and dbias from dY, X, scale, saved mean and saved inv_std.
     """
     dY, d_mean, d_var, *of_saved = (*back.all_dY, None, None)
     if any(gradient is not None for gradient in of_saved):
-        back.refuse(
-            "the loss depends on the statistics that it saves; expected its Y and running statistics alone"
-        )
+        back.refuse("the loss depends on the statistics that it saves; expected only its Y and running statistics")
     scale, momentum = back.x(1), back.attribute("momentum", 0.9)
     dX = dscale = dbias = None
     if dY is not None:
@@ -96,16 +95,16 @@ def _of_training(back: Backward, through_y: Callable[..., Sequence[ir.Value]]) -
     attributes={"epsilon": ANY, "momentum": ANY, "training_mode": (0,)},
 )
 def batch_norm_frozen(back: Backward) -> Gradients:
-    """BatchNormalizationGrad of ours with training_mode = 0: mean and variance are inputs like any other.
+    """BatchNormalizationGrad of bngrad with training_mode = 0: mean and variance are inputs like any other.
 
     ::
 
         dmean = -scale inv_std sum dY             = -scale inv_std dbias
         dvar  = -scale inv_std^3 / 2 sum dY (X - mean) = -scale inv_std^2 / 2 dscale
 
-    ORT's dialect has nothing for it: its builder would differentiate a batch norm in training mode. Where the
+    ORT's dialect has no op for it: its builder would differentiate a batch norm in training mode. Where the
     gradients with respect to the parameters are not needed, dX = dY (scale inv_std) takes one pass over the data,
-    and no op of ours.
+    and no op of bngrad.
     """
     if back.attribute("training_mode", 0) != 0:
         back.refuse("it is in training mode; expected BatchNormInternal, which saves its statistics")
@@ -118,7 +117,7 @@ def batch_norm_frozen(back: Backward) -> Gradients:
         return [back.op("Mul", back.dY, _over_x(back, factor)), *[None] * 4]
     axes = back.axes([axis for axis in range(back.rank(x)) if axis != 1])
     moving = back.needs(3) or back.needs(4)
-    # Sums that go into further products are rounded to 16 bits once, at the end.
+    # Sums that are multiplied further are rounded to 16 bits once, at the end.
     wide = back.cast(scale, dtype) if moving else scale
     dX, dscale, dbias = back.bngrad(
         "BatchNormalizationGrad", back.dY, x, wide, mean, inv_std, axes=axes, training_mode=0
@@ -134,7 +133,7 @@ def batch_norm_frozen(back: Backward) -> Gradients:
 
 @gradient("InstanceNormalization", inputs=(0, 1, 2), versions=(6, 22), attributes={"epsilon": ANY})
 def instance_norm(back: Backward) -> Gradients:
-    """A batch norm over the spatial axes alone: each channel of each sample has its statistics.
+    """A batch norm over only the spatial axes: each channel of each sample has its own statistics.
 
     dscale and dbias are summed over the samples.
     """
@@ -151,9 +150,9 @@ def instance_norm(back: Backward) -> Gradients:
 
 @gradient("GroupNormalization", inputs=(0, 1, 2), versions=(21,), attributes={"num_groups": ANY, **NORM})
 def group_norm(back: Backward) -> Gradients:
-    """A batch norm over a group of channels: each group of each sample has statistics, and takes dY scale for dY.
+    """A batch norm over a group of channels: each group of each sample has statistics, and dY scale replaces dY.
 
-    dscale = sum dY xhat and dbias = sum dY, over all but the channels.
+    dscale = sum dY xhat and dbias = sum dY, over all axes except the channels.
     """
     _refuse_form(back, inputs=3)
     x, scale, dY = back.x(0), back.x(1), back.dY
@@ -182,7 +181,7 @@ def group_norm(back: Backward) -> Gradients:
 
 
 def _per_sample_gradients(back: Backward, *inputs: ir.Value, axes: ir.Value) -> Sequence[ir.Value]:
-    """BatchNormalizationGrad over the axes of one sample."""
+    """Makes BatchNormalizationGrad over the axes of one sample."""
     outputs = back.bngrad("BatchNormalizationGrad", *inputs, axes=axes, training_mode=1)
     node = outputs[0].producer()
     assert node is not None, "it was just made"  # noqa: S101
@@ -191,13 +190,13 @@ def _per_sample_gradients(back: Backward, *inputs: ir.Value, axes: ir.Value) -> 
 
 
 def through_statistics(back: Backward, d_mean: ir.Value | None, d_var: ir.Value | None, weight: float) -> ir.Value:
-    """What flows to X through its mean and variance: weight / M (d_mean + 2 (X - mean) d_var).
+    """Returns the gradient of X through its mean and variance: weight / M (d_mean + 2 (X - mean) d_var).
 
     Args:
         back: A batch norm in training mode or a layer norm.
         d_mean: The gradient of the mean, or None.
-        d_var: The gradient of the variance, or None; one of the two there is.
-        weight: Of the batch's statistics in those that the gradients are of.
+        d_var: The gradient of the variance, or None; not both are None.
+        weight: The weight of the batch's statistics in the statistics that d_mean and d_var belong to.
     """
     x, layer_norm = back.x(0), back.node.op_type == "LayerNormalization"
     dtype, mean = statistics_dtype(x), back.y(1 if layer_norm else 3)
@@ -224,7 +223,7 @@ def through_statistics(back: Backward, d_mean: ir.Value | None, d_var: ir.Value 
 
 
 def _over_x(back: Backward, statistic: ir.Value) -> ir.Value:
-    """A statistic of a batch norm in a shape that broadcasts over X."""
+    """Reshapes a statistic of a batch norm so that it broadcasts over X."""
     x = back.x(0)
     ours = back.node.domain == DOMAIN
     axes = back.x(5) if ours else back.int64(list(range(1, back.rank(x) - 1)))
@@ -234,30 +233,30 @@ def _over_x(back: Backward, statistic: ir.Value) -> ir.Value:
 
 
 def added(back: Backward, first: ir.Value | None, second: ir.Value) -> ir.Value:
-    """The sum of two gradients, of which the first may be none."""
+    """Returns the sum of two gradients; the first may be None."""
     return second if first is None else back.op("Add", first, second)
 
 
 def _shape_by_group(back: Backward) -> ir.Value:
-    """The shape [N, G, C / G S] for [N, C, S], without a -1, which does not say what it is of an empty batch."""
+    """Returns the shape [N, G, C / G S] for [N, C, S], without a -1, which is ambiguous for an empty batch."""
     x, groups = back.x(0), back.int64([back.attribute("num_groups", 1)])
     rest = back.op("Div", back.op("ReduceProd", back.op("Shape", x, start=1), keepdims=1), groups)
     return back.op("Concat", back.op("Shape", x, end=1), groups, rest, axis=0)
 
 
 def _summed(back: Backward, value: ir.Value, axes: Sequence[int], parameter: ir.Value) -> ir.Value:
-    """A sum of statistics' type as that of a parameter."""
+    """Sums a value in the type of statistics, and casts the sum to the type of a parameter."""
     total = back.op("ReduceSum", value, back.int64(list(axes)), keepdims=0)
     return cast_like(back, total, statistics_dtype(back.x(0)), parameter)
 
 
 def _refuse_form(back: Backward, *, inputs: int) -> None:
-    """Refuses types and ranks that our ops do not take."""
+    """Refuses types and ranks that the ops of bngrad do not support."""
     reason = refusal(back.node, inputs=inputs, data=(0,), minimum_rank=2, layout="[N, C, ...]")
     if reason:
         back.refuse(reason)
 
 
 def float32_epsilon(back: Backward) -> float:
-    """The number that a float32 attribute holds, and not the decimal that it came from."""
+    """Returns the number that a float32 attribute holds, and not the decimal that it came from."""
     return float(np.float32(back.attribute("epsilon", 1e-5)))

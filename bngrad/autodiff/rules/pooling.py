@@ -20,7 +20,7 @@ def max_pool(back: Backward) -> Gradients:
     """MaxPoolGrad(dY, indices) -> dX; the forward node gets the output with its indices."""
     auto_pad, dilations = back.attribute("auto_pad", "NOTSET"), back.attribute("dilations", [])
     if auto_pad.startswith("SAME") and max(dilations, default=1) > 1:
-        # ONNX Runtime pads for a kernel without dilations there, and makes another shape than ONNX says.
+        # There ONNX Runtime pads for a kernel without dilations, and its output has another shape than ONNX's.
         back.refuse(f"it has auto_pad = {auto_pad} and dilations {list(dilations)}; expected pads as numbers")
     _refuse_windows_beyond(back)
     y, indices = back.y(0), back.y(1)
@@ -29,7 +29,7 @@ def max_pool(back: Backward) -> Gradients:
 
 
 def _refuse_windows_beyond(back: Backward) -> None:
-    """Refuses a shape that ONNX Runtime does not make: below opset 22 ONNX has windows that begin behind X."""
+    """Refuses a shape that ONNX Runtime does not compute: below opset 22 ONNX has windows that begin after X."""
     if not back.attribute("ceil_mode", 0) or back.attribute("auto_pad", "NOTSET").startswith("SAME"):
         return
     x, y, kernel = back.x(0).shape, back.y().shape, back.attribute("kernel_shape", [])
@@ -47,8 +47,8 @@ def _refuse_windows_beyond(back: Backward) -> None:
         within = window_count(whole, length, strides[axis], begin, end, ceil=True)
         if windows != within:
             back.refuse(
-                f"with ceil_mode = 1 it has {windows} windows along axis {2 + axis}, of which ONNX Runtime makes "
-                f"{within}; expected opset 22, or pads with which none begins behind the data"
+                f"ceil_mode = 1 gives {windows} windows along axis {2 + axis}, but ONNX Runtime computes "
+                f"{within}; expected opset 22, or pads with which no window begins after the data"
             )
 
 

@@ -1,12 +1,12 @@
 """Gradients of LSTM, GRU and RNN, by backpropagation through time.
 
-The forward op returns the hidden states of all steps, so that the gates of all steps follow at once, by matrix
-products over the whole sequence. Only what a step takes from the next one is computed step by step, by a Scan from
-the last step to the first: the gradient with respect to the hidden state, and to the cell of an LSTM, whose states
-the op does not return and another Scan computes anew.
+The forward op returns the hidden states of all steps, so the gates of all steps are computed at once, by matrix
+products over the whole sequence. Only the gradients that a step takes from the next one are computed step by step,
+by a Scan from the last step to the first: those with respect to the hidden state, and to the cell of an LSTM. The
+op does not return the cells, so another Scan recomputes them.
 
-H is the state before a step, s the logistic function, f the activation of an RNN, and dH, dC what comes back from
-the step behind.
+H is the state before a step, s the logistic function, f the activation of an RNN, and dH, dC are the gradients
+from the next step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ATTRIBUTES: Attributes = {
     "direction": tuple(REVERSED),
     "hidden_size": ANY,
     "layout": (0,),
-    **dict.fromkeys(("activations", "activation_alpha", "activation_beta", "clip"), ANY),  # see `_refuse`
+    **dict.fromkeys(("activations", "activation_alpha", "activation_beta", "clip"), ANY),  # see `_refuse_others`
 }
 
 
@@ -49,27 +49,27 @@ def lstm(back: Backward) -> Gradients:
     if back.has(7):
         back.refuse("it has peepholes; expected none")
     _refuse_others(back, ("Sigmoid", "Tanh", "Tanh"))
-    parts = [_lstm_direction(one) for one in directions(back)]
+    parts = [_lstm_direction(direction) for direction in directions(back)]
     return combined(back, parts)
 
 
-def _lstm_direction(one: Direction) -> dict[str, ir.Value]:
-    back = one.back
-    x, after = one.sequence(back.x(0)), one.states()
-    w, r = one.own(back.x(1)), one.own(back.x(2))
+def _lstm_direction(direction: Direction) -> dict[str, ir.Value]:
+    back = direction.back
+    x, after = direction.sequence(back.x(0)), direction.states()
+    w, r = direction.own(back.x(1)), direction.own(back.x(2))
     some_state = back.op("Gather", after, back.int64(0), axis=0)
-    first_h, first_c = (one.optional(index, some_state) for index in (5, 6))
-    h = one.before(first_h, after)
-    bias_w, bias_r = one.biases(2)
-    sums = back.op("Add", one.linear(x, w, bias_w), one.linear(h, r, bias_r))
+    first_h, first_c = (direction.optional(index, some_state) for index in (5, 6))
+    h = direction.before(first_h, after)
+    bias_w, bias_r = direction.biases(2)
+    sums = back.op("Add", direction.linear(x, w, bias_w), direction.linear(h, r, bias_r))
     pre = back.outputs_of("Split", sums, outputs=["i", "o", "f", "g"], axis=-1, num_outputs=4)
     i, o, f = (back.op("Sigmoid", value) for value in pre[:3])
     g = back.op("Tanh", pre[3])
     after_c = _cells(back, first_c, f, back.op("Mul", i, g))
-    c, bent = one.before(first_c, after_c), back.op("Tanh", after_c)
+    c, bent = direction.before(first_c, after_c), back.op("Tanh", after_c)
 
-    dY, dH = one.from_behind(after)
-    dC = one.of_last(back.all_dY[2] if len(back.all_dY) > 2 else None, after)
+    dY, dH = direction.of_states(after)
+    dC = direction.of_last(back.all_dY[2] if len(back.all_dY) > 2 else None, after)
     factors = [
         back.op("Mul", g, _slope(back, i)),
         back.op("Mul", bent, _slope(back, o)),
@@ -82,16 +82,16 @@ def _lstm_direction(one: Direction) -> dict[str, ir.Value]:
     )
     dh = body.op("Add", dy, dh)
     dc = body.op("Add", dc, body.op("Mul", dh, through))
-    behind = (dc, dh, dc, dc)
-    d_sums = body.op("Concat", *(body.op("Mul", *pair) for pair in zip(behind, of_sums, strict=True)), axis=-1)
+    incoming = (dc, dh, dc, dc)
+    d_sums = body.op("Concat", *(body.op("Mul", *pair) for pair in zip(incoming, of_sums, strict=True)), axis=-1)
     outputs = [body.op("MatMul", d_sums, r), body.op("Mul", dc, keep), body.op("Identity", d_sums)]
     sequences = [dY, back.op("Mul", o, _bend(back, bent)), f, *factors]
     dH, dC, d = body.scan(back, [dH, dC], sequences, outputs, reverse=True)
-    return {**of_weights(one, x, h, d, d, w), "h": dH, "c": dC}
+    return {**of_weights(direction, x, h, d, d, w), "h": dH, "c": dC}
 
 
 def _cells(back: Backward, first: ir.Value, keep: ir.Value, new: ir.Value) -> ir.Value:
-    """The cells after all steps: C' = keep C + new."""
+    """Computes the cells after all steps: C' = keep C + new."""
     body = Body(back.names, f"{back.node.name}_Grad/cell")
     c, kept, added = (body.input(name, back.x(0)) for name in ("c", "kept", "added"))
     result = body.op("Add", body.op("Mul", kept, c), added)
@@ -116,22 +116,24 @@ def gru(back: Backward) -> Gradients:
     dH = dH' z + (dZ, dR) R + (dN Rn) r.
     """
     _refuse_others(back, ("Sigmoid", "Tanh"))
-    parts = [_gru_direction(one) for one in directions(back)]
+    parts = [_gru_direction(direction) for direction in directions(back)]
     return combined(back, parts)
 
 
-def _gru_direction(one: Direction) -> dict[str, ir.Value]:
-    back = one.back
-    x, after = one.sequence(back.x(0)), one.states()
-    w, weights_r = one.own(back.x(1)), one.own(back.x(2))
+def _gru_direction(direction: Direction) -> dict[str, ir.Value]:
+    back = direction.back
+    x, after = direction.sequence(back.x(0)), direction.states()
+    w, weights_r = direction.own(back.x(1)), direction.own(back.x(2))
     some_state = back.op("Gather", after, back.int64(0), axis=0)
-    h = one.before(one.optional(5, some_state), after)
-    bias_w, bias_r = one.biases(2)
+    h = direction.before(direction.optional(5, some_state), after)
+    bias_w, bias_r = direction.biases(2)
     linear_first = bool(back.attribute("linear_before_reset", 0))
 
-    of_x = back.outputs_of("Split", one.linear(x, w, bias_w), outputs=["xz", "xr", "xn"], axis=-1, num_outputs=3)
+    of_x = back.outputs_of(
+        "Split", direction.linear(x, w, bias_w), outputs=["xz", "xr", "xn"], axis=-1, num_outputs=3
+    )
     of_h = back.outputs_of(
-        "Split", one.linear(h, weights_r, bias_r), outputs=["hz", "hr", "hn"], axis=-1, num_outputs=3
+        "Split", direction.linear(h, weights_r, bias_r), outputs=["hz", "hr", "hn"], axis=-1, num_outputs=3
     )
     rz, rr, rn = back.outputs_of("Split", weights_r, outputs=["rz", "rr", "rn"], axis=0, num_outputs=3)
     z, r = (back.op("Sigmoid", back.op("Add", of_x[index], of_h[index])) for index in (0, 1))
@@ -142,10 +144,10 @@ def _gru_direction(one: Direction) -> dict[str, ir.Value]:
         bias_n = None
         if bias_r is not None:
             bias_n = back.outputs_of("Split", bias_r, outputs=["bz", "br", "bn"], axis=0, num_outputs=3)[2]
-        own = one.linear(reset, rn, bias_n)
+        own = direction.linear(reset, rn, bias_n)
     n = back.op("Tanh", back.op("Add", of_x[2], own))
 
-    dY, dH = one.from_behind(after)
+    dY, dH = direction.of_states(after)
     to_n = back.op("Mul", back.op("Sub", like(back, 1, back.x(0)), z), _bend(back, n))
     to_z = back.op("Mul", back.op("Sub", h, n), _slope(back, z))
     to_r = back.op("Mul", of_h[2] if linear_first else h, _slope(back, r))
@@ -168,12 +170,12 @@ def _gru_direction(one: Direction) -> dict[str, ir.Value]:
     dz, dr, dn = back.outputs_of("Split", d, outputs=["dz", "dr", "dn"], axis=-1, num_outputs=3)
     if linear_first:
         recurrent = back.op("Concat", dz, dr, back.op("Mul", dn, r), axis=-1)
-        found = of_weights(one, x, h, d, recurrent, w)
+        gradients = of_weights(direction, x, h, d, recurrent, w)
     else:
-        found = of_weights(one, x, h, d, d, w)
+        gradients = of_weights(direction, x, h, d, d, w)
         gates = outer(back, back.op("Concat", dz, dr, axis=-1), h)
-        found["r"] = back.op("Concat", gates, outer(back, dn, reset), axis=0)
-    return {**found, "h": dH}
+        gradients["r"] = back.op("Concat", gates, outer(back, dn, reset), axis=0)
+    return {**gradients, "h": dH}
 
 
 @gradient("RNN", inputs=(0, 1, 2, 3, 5), versions=(14, 22), attributes=_ATTRIBUTES)
@@ -185,35 +187,37 @@ def rnn(back: Backward) -> Gradients:
         dH' = dY + dH         d of the sum = dH' f'         dH = (d of the sum) R
     """
     _refuse_lengths_and_clip(back)
-    each = directions(back)
-    found = list(map(str, back.attribute("activations", None) or ["Tanh"] * len(each)))
-    if len(found) != len(each) or not set(found) <= _SLOPES.keys():
-        back.refuse(f"it has activations {', '.join(found)}; expected one of Tanh, Relu and Sigmoid per direction")
-    return combined(back, [_rnn_direction(*pair) for pair in zip(each, found, strict=True)])
+    node_directions = directions(back)
+    activations = list(map(str, back.attribute("activations", None) or ["Tanh"] * len(node_directions)))
+    if len(activations) != len(node_directions) or not set(activations) <= _SLOPES.keys():
+        back.refuse(
+            f"it has activations {', '.join(activations)}; expected one of Tanh, Relu and Sigmoid per direction"
+        )
+    return combined(back, [_rnn_direction(*pair) for pair in zip(node_directions, activations, strict=True)])
 
 
-def _rnn_direction(one: Direction, activation: str) -> dict[str, ir.Value]:
-    back = one.back
-    x, after = one.sequence(back.x(0)), one.states()
-    w, r = one.own(back.x(1)), one.own(back.x(2))
-    h = one.before(one.optional(5, back.op("Gather", after, back.int64(0), axis=0)), after)
+def _rnn_direction(direction: Direction, activation: str) -> dict[str, ir.Value]:
+    back = direction.back
+    x, after = direction.sequence(back.x(0)), direction.states()
+    w, r = direction.own(back.x(1)), direction.own(back.x(2))
+    h = direction.before(direction.optional(5, back.op("Gather", after, back.int64(0), axis=0)), after)
 
-    dY, dH = one.from_behind(after)
+    dY, dH = direction.of_states(after)
     body = Body(back.names, f"{back.node.name}_Grad/step")
     dh, dy, slope = (body.input(name, back.x(0)) for name in ("dh", "dy", "slope"))
     d_sum = body.op("Mul", body.op("Add", dy, dh), slope)
     outputs = [body.op("MatMul", d_sum, r), body.op("Identity", d_sum)]
     dH, d = body.scan(back, [dH], [dY, _SLOPES[activation](back, after)], outputs, reverse=True)
-    return {**of_weights(one, x, h, d, d, w), "h": dH}
+    return {**of_weights(direction, x, h, d, d, w), "h": dH}
 
 
 def _refuse_others(back: Backward, activations: Sequence[str]) -> None:
-    """Refuses what LSTM and GRU have no gradient for."""
+    """Refuses attributes and inputs for which LSTM and GRU have no gradient."""
     _refuse_lengths_and_clip(back)
-    found = back.attribute("activations", None)
-    wanted = list(activations) * len(directions(back))
-    if found is not None and [str(name).lower() for name in found] != [name.lower() for name in wanted]:
-        back.refuse(f"it has activations {', '.join(map(str, found))}; expected {', '.join(wanted)}")
+    actual = back.attribute("activations", None)
+    expected = list(activations) * len(directions(back))
+    if actual is not None and [str(name).lower() for name in actual] != [name.lower() for name in expected]:
+        back.refuse(f"it has activations {', '.join(map(str, actual))}; expected {', '.join(expected)}")
 
 
 def _refuse_lengths_and_clip(back: Backward) -> None:

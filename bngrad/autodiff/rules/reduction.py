@@ -1,7 +1,7 @@
 """Reductions, global pooling among them.
 
-The gradient of a sum goes to every element that was summed; that of an extreme to the elements that have it, in
-equal shares.
+The gradient of a sum goes to every element that was summed; the gradient of an extreme to the elements that are
+equal to it, in equal shares.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def reduce_sum(back: Backward) -> Gradients:
 @gradient("GlobalAveragePool", versions=(1, 22))
 @gradient("ReduceMean", versions=(18,), attributes=REDUCTION)
 def reduce_mean(back: Backward) -> Gradients:
-    """dX = dY / M, where M elements make one of the result. Of GlobalAveragePool too."""
+    """dX = dY / M, where each element of the result is the mean of M. Also for GlobalAveragePool."""
     dtype = statistics_dtype(back.x(0))
     elements = _elements(back)
     if elements is None:
-        # As numbers with a fraction: an integer division by zero, where nothing is reduced to nothing, is a crash.
+        # In floating point: an integer division by zero, for empty inputs and outputs, is a crash.
         whole, reduced = (back.op("Cast", back.op("Size", v), to=int(dtype)) for v in (back.x(0), back.y()))
         count = back.op("Div", whole, reduced)
     else:
@@ -50,12 +50,12 @@ def reduce_mean(back: Backward) -> Gradients:
 @gradient("ReduceMax", versions=(18, 20), attributes=REDUCTION)
 @gradient("ReduceMin", versions=(18, 20), attributes=REDUCTION)
 def reduce_extreme(back: Backward) -> Gradients:
-    """dX = dY / the number of elements equal to Y, for those; or dY for the first one, as the framework has it."""
+    """dX = dY / n at the n elements equal to Y; or dY at the first of them, by the framework's convention."""
     axes = _known_axes(back)
     if back.tie == "first" and axes != []:
         if axes is None:
             back.refuse(
-                "its axes or its rank are not known, and its gradient goes to the first largest element alone"
+                "its axes or its rank are not known, and its gradient goes only to the first largest element"
             )
         return [_to_the_first(back, axes)]
     x, y, dY = back.x(0), _kept(back, back.y()), _kept(back, back.dY)
@@ -67,16 +67,16 @@ def reduce_extreme(back: Backward) -> Gradients:
 
 
 def _to_the_first(back: Backward, axes: list[int]) -> ir.Value:
-    """dY for the first largest or smallest of the elements along some axes, else 0."""
+    """Returns dY for the first largest or smallest of the elements along some axes, else 0."""
     x, rank, dtype, dY = back.x(0), back.rank(back.x(0)), statistics_dtype(back.x(0)), back.dY
     axes = sorted(axis % rank for axis in axes)
     order = [*(axis for axis in range(rank) if axis not in axes), *axes]
-    behind = back.op("Transpose", back.cast(x, dtype), perm=order)
-    rows = back.op("Reshape", behind, back.int64([0] * (rank - len(axes)) + [-1]))
+    moved = back.op("Transpose", back.cast(x, dtype), perm=order)
+    rows = back.op("Reshape", moved, back.int64([0] * (rank - len(axes)) + [-1]))
     first = back.op("ArgMin" if back.node.op_type == "ReduceMin" else "ArgMax", rows, axis=-1, keepdims=1)
     nothing = zeros(back, back.op("Shape", rows), dtype_of(dY))
     hit = back.op("ScatterElements", nothing, first, back.op("Reshape", dY, back.op("Shape", first)), axis=-1)
-    hit = back.op("Reshape", hit, back.op("Shape", behind))
+    hit = back.op("Reshape", hit, back.op("Shape", moved))
     return back.op("Transpose", hit, perm=[order.index(axis) for axis in range(rank)])
 
 
@@ -89,7 +89,7 @@ def reduce_l1(back: Backward) -> Gradients:
 
 @gradient("ReduceL2", versions=(18,), attributes=REDUCTION)
 def reduce_l2(back: Backward) -> Gradients:
-    """dX = dY X / Y; 0 where Y is."""
+    """dX = dY X / Y; 0 where Y is 0."""
     _refuse_nothing_reduced(back)
     y = back.y()
     length = back.op("Where", back.op("Equal", y, like(back, 0, y)), like(back, 1, y), y)
@@ -114,7 +114,7 @@ def reduce_log_sum(back: Backward) -> Gradients:
 
 @gradient("ReduceLogSumExp", versions=(18, 28), attributes=REDUCTION)
 def reduce_log_sum_exp(back: Backward) -> Gradients:
-    """dX = dY exp(X - Y), where X may be -inf wherever Y is."""
+    """dX = dY exp(X - Y), which may be NaN where X and Y are -inf."""
     _refuse_nothing_reduced(back)
     share = back.op("Exp", back.op("Sub", back.x(0), _kept(back, back.y())))
     return [back.times(_kept(back, back.dY), share, singular=True)]
@@ -122,7 +122,7 @@ def reduce_log_sum_exp(back: Backward) -> Gradients:
 
 @gradient("ReduceProd", versions=(18,), attributes=REDUCTION)
 def reduce_prod(back: Backward) -> Gradients:
-    """dX = dY times the product of the other elements, which is 0 where one of them is."""
+    """dX = dY times the product of the other elements, which is 0 where one of them is 0."""
     x, dY = back.x(0), _kept(back, back.dY)
     is_zero = back.op("Equal", x, like(back, 0, x))
     rest = back.op("Where", is_zero, like(back, 1, x), x)
@@ -133,12 +133,12 @@ def reduce_prod(back: Backward) -> Gradients:
 
 
 def _spread(back: Backward, gradient: ir.Value) -> ir.Value:
-    """A gradient in the shape of the output, repeated to the shape of the input."""
+    """Repeats a gradient in the shape of the output to the shape of the input."""
     return back.op("Expand", _kept(back, gradient), back.op("Shape", back.x(0)))
 
 
 def _kept(back: Backward, value: ir.Value) -> ir.Value:
-    """A value in the shape of the output, in one that broadcasts to the shape of the input."""
+    """Reshapes a value in the shape of the output so that it broadcasts to the shape of the input."""
     if back.attribute("keepdims", 1) or not back.has(1) or back.known_int64(1) == []:
         return value
     return _typed(back.op("Unsqueeze", value, back.x(1)), value)
@@ -155,7 +155,7 @@ def _sum_again(back: Backward, value: ir.Value) -> ir.Value:
 
 
 def _reduced_again(back: Backward, op_type: str, value: ir.Value) -> ir.Value:
-    """A value in the shape of the input, reduced as the input was, with its dimensions kept."""
+    """Reduces a value in the shape of the input as the input was reduced, but keeps its dimensions."""
     noop = back.attribute("noop_with_empty_axes", 0)
     if back.has(1):
         return back.op(op_type, value, back.x(1), keepdims=1, noop_with_empty_axes=noop)
@@ -165,17 +165,17 @@ def _reduced_again(back: Backward, op_type: str, value: ir.Value) -> ir.Value:
 
 
 def _elements(back: Backward) -> int | None:
-    """How many elements make one of the result; None where it takes a run to tell."""
+    """Returns the number of elements that are reduced to one; None if it is known only at run time."""
     shape, axes = back.x(0).shape, _known_axes(back)
     if shape is None or axes is None:
         return None
     dimensions = [shape[axis] for axis in axes]
-    known = [size for size in dimensions if isinstance(size, int)]
-    return math.prod(known) if len(known) == len(dimensions) else None
+    sizes = [size for size in dimensions if isinstance(size, int)]
+    return math.prod(sizes) if len(sizes) == len(dimensions) else None
 
 
 def _known_axes(back: Backward) -> list[int] | None:
-    """The axes that are reduced; None where it takes a run to tell."""
+    """Returns the axes that are reduced; None if they are known only at run time."""
     shape, axes = back.x(0).shape, back.known_int64(1) if back.has(1) else []
     if axes is None and (computed := constant_value(back.x(1))) is not None:
         axes = [int(axis) for axis in computed.numpy().ravel()]
@@ -193,6 +193,6 @@ def _is_pooling(back: Backward) -> bool:
 
 
 def _refuse_nothing_reduced(back: Backward) -> None:
-    """Refuses a node that may reduce over no axes: some take it for the identity then, some compute the rest."""
+    """Refuses a node that may reduce over no axes: some runtimes return its input, others compute the rest."""
     if back.attribute("noop_with_empty_axes", 0) and not (back.has(1) and back.known_int64(1)):
         back.refuse("it has noop_with_empty_axes = 1 and no constant axes; expected axes")

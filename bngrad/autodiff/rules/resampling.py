@@ -27,9 +27,9 @@ _MOST_PADS = 2**63 - 1
     attributes={"mode": ("constant", "reflect", "edge", "wrap")},
 )
 def pad(back: Backward) -> Gradients:
-    """dX = dY with the opposite pads; where what is put there is made of X, it goes back there.
+    """dX = dY with the opposite pads; the gradient of padding that copies X is added to the copied elements.
 
-    In mode constant, the gradient of the value that is put there is the sum of dY over where it is.
+    In mode constant, the gradient of the padding value is the sum of dY over the padding.
     """
     if back.attribute("mode", "constant") != "constant":
         return [_pad_with_elements(back) if back.needs(0) else None, None, None]
@@ -39,8 +39,8 @@ def pad(back: Backward) -> Gradients:
     dX = dvalue = None
 
     def padded(data: ir.Value, pads: ir.Value, *value: ir.Value) -> ir.Value:
-        every = pads_of_all_axes(back, pads, back.x(3), back.dY) if back.has(3) else pads
-        return back.op("Pad", data, every, *value)
+        all_pads = pads_of_all_axes(back, pads, back.x(3), back.dY) if back.has(3) else pads
+        return back.op("Pad", data, all_pads, *value)
 
     if back.needs(0):
         opposite = back.op("Neg", back.x(1)) if pads is None else back.int64([-number for number in pads])
@@ -73,7 +73,7 @@ def _pad_with_elements(back: Backward) -> ir.Value:
 
 
 def _ends(back: Backward, place: int, count: int) -> tuple[ir.Value, ir.Value] | None:
-    """How much is put at both ends of the axis at a place among the axes; None where that is nothing."""
+    """Returns the padding at both ends of the axis at a place among the axes; None if there is none."""
     pads = back.known_int64(1)
     begin, end = place, place + count
     if pads is None:
@@ -85,13 +85,13 @@ def _ends(back: Backward, place: int, count: int) -> tuple[ir.Value, ir.Value] |
 
 @gradient("Resize", versions=(18, 19), attributes=RESIZE)
 def resize(back: Backward) -> Gradients:
-    """ResizeGrad(dY, X, roi, scales), which takes the scales from the shapes where it has none."""
+    """ResizeGrad(dY, X, roi, scales), which takes the scales from the shapes if they are left out."""
     policy = back.attribute("keep_aspect_ratio_policy", "stretch")
     if back.has(3) and policy != "stretch":
         back.refuse(f"it has keep_aspect_ratio_policy {policy!r}; expected stretch")
     back.rank(back.x(0))
     cropped = back.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
-    # What stands where scales or a roi are not used may be an empty tensor.
+    # Scales or a roi that are not used may be empty tensors.
     scales = None if back.has(3) else back.x(2)
     roi = back.optional(1) if cropped else None
     return [back.microsoft("ResizeGrad", back.dY, back.x(0), roi, scales, **back.attributes())]

@@ -1,7 +1,7 @@
 """GridSample: samples at computed places, by polynomial weights of the elements around each.
 
 Along each axis, the elements around a place c are floor(c) + k for k in the taps; their weights are polynomials
-of c - floor(c). Elements outside of X are zeros or elements of X, as padding_mode says, and as in PyTorch.
+of c - floor(c). Elements outside of X are zeros or elements of X, depending on padding_mode, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MODES = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "bicub
 
 
 class _Axis(NamedTuple):
-    """The samples along one axis; with a dimension of taps for each axis, of which the others are 1."""
+    """The samples along one axis; the dimensions of taps of the other axes are 1."""
 
     element: ir.Value
     """The element of X, int64."""
@@ -70,8 +70,8 @@ def grid_sample(back: Backward) -> Gradients:
     dtype = statistics_dtype(x)
     axes = [_axis(back, axis, rank, dtype) for axis in range(rank)]
     index = axes[0].element
-    for axis, one in enumerate(axes[1:], 1):
-        index = back.op("Add", back.op("Mul", index, dimension_of(back, x, 2 + axis)), one.element)
+    for axis, samples in enumerate(axes[1:], 1):
+        index = back.op("Add", back.op("Mul", index, dimension_of(back, x, 2 + axis)), samples.element)
     flat = back.op("Flatten", index, axis=1)  # [N, samples and taps]
     lead = back.op("Concat", dimension_of(back, x, 0), dimension_of(back, x, 1), axis=0)
     picked = back.op("Concat", lead, back.op("Shape", flat, start=1), axis=0)
@@ -82,7 +82,7 @@ def grid_sample(back: Backward) -> Gradients:
 
     dX = dgrid = None
     if back.needs(0):
-        weight = back.op("Unsqueeze", _product(back, [one.weight for one in axes]), back.int64([1]))
+        weight = back.op("Unsqueeze", _product(back, [samples.weight for samples in axes]), back.int64([1]))
         updates = back.op("Mul", dY, weight)
         if back.unbounded:
             updates = zero_where_zero(back, weight, updates, typed=back.constant(0, dtype))
@@ -98,9 +98,9 @@ def grid_sample(back: Backward) -> Gradients:
         product = back.op("Mul", dY, back.op("Reshape", elements, shape, allowzero=1))
         product = back.op("ReduceSum", product, back.int64([1]), keepdims=0)
         parts = []
-        for axis, one in enumerate(axes):
+        for axis, samples in enumerate(axes):
             others = [other.weight for number, other in enumerate(axes) if number != axis]
-            slope = _product(back, [one.slope, *others])
+            slope = _product(back, [samples.slope, *others])
             part = back.op("Mul", product, slope)
             if back.unbounded:
                 part = zero_where_zero(back, slope, part, typed=back.constant(0, dtype))
@@ -115,7 +115,7 @@ def _mode(back: Backward) -> str:
 
 
 def _axis(back: Backward, axis: int, rank: int, dtype: ir.DataType) -> _Axis:
-    """The samples along an axis of X, counted from the first spatial one; the grid has them in reverse order."""
+    """Returns the samples along a spatial axis of X; the grid has the axes in reverse order."""
     taps, coefficients = _KERNELS[_mode(back)]
     align = bool(back.attribute("align_corners", 0))
 
@@ -126,7 +126,7 @@ def _axis(back: Backward, axis: int, rank: int, dtype: ir.DataType) -> _Axis:
     place = back.cast(back.op("Gather", back.cast(back.x(1), dtype), back.int64(rank - 1 - axis), axis=-1), dtype)
     place = back.op("Add", place, number(1))
     last = back.op("Sub", size, number(1))
-    if align:  # -1 and 1 are the first and the last element, or else the ends of X
+    if align:  # -1 and 1 are the first and the last element, else the ends of X
         scale = back.op("Mul", last, number(0.5))
         place = back.op("Mul", back.op("Mul", place, number(0.5)), last)
     else:
@@ -156,7 +156,7 @@ def _axis(back: Backward, axis: int, rank: int, dtype: ir.DataType) -> _Axis:
 def _padded(
     back: Backward, element: ir.Value, size: ir.Value, last: ir.Value, dtype: ir.DataType, *, align: bool
 ) -> tuple[ir.Value, ir.Value | None]:
-    """The elements of X that are read at some positions, and in mode zeros 1 where they are inside, else 0.
+    """Returns the elements of X to read at some positions, and in mode zeros 1 where they are inside, else 0.
 
     A position that is NaN reads the first element: ONNX Runtime fails at an index outside of X.
     """
@@ -180,7 +180,7 @@ def _padded(
 
 
 def _last(back: Backward, count: int) -> ir.Value:
-    """As many last axes."""
+    """Returns the indices of the last axes."""
     return back.int64(list(range(-count, 0)))
 
 

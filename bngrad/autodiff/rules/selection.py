@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 @gradient("Max", inputs=None, versions=(13,))
 @gradient("Min", inputs=None, versions=(13,))
 def extremum(back: Backward) -> Gradients:
-    """Of Min and Max: dY goes to the operand that is Y; where several are, as the framework has it."""
+    """For Min and Max: dY goes to the operand equal to Y; if several are, by the framework's convention."""
     operands = [back.x(index) for index in range(len(back.node.inputs))]
     if len(operands) == 1:
         return [back.dY]
     singular = any(map(may_overflow, operands))  # no operand equals a NaN
     dtype = statistics_dtype(operands[0])
     rounded = operands[0].dtype != dtype
-    # ONNX Runtime may leave out the rounding of operands to 16 bits for comparisons, and not for Y.
+    # ONNX Runtime may leave out the rounding of operands to 16 bits for comparisons, but not for Y.
     operands = [back.cast(x, dtype) for x in operands]
     tie = back.tie
     if len(operands) == 2 and tie in ("pass", "stop"):
@@ -46,14 +46,16 @@ def extremum(back: Backward) -> Gradients:
     if limits := joint_limits(back.node):  # where these are equal, the first operand gets all
         alone = back.op("And", chosen[0], back.op("Equal", *limits))
         chosen[1] = back.op("And", chosen[1], back.op("Not", alone))
-    share = back.op("Div", back.dY, back.op("Sum", *(back.cast(each, dtype_of(back.dY)) for each in chosen)))
+    share = back.op(
+        "Div", back.dY, back.op("Sum", *(back.cast(is_chosen, dtype_of(back.dY)) for is_chosen in chosen))
+    )
     share.dtype = dtype_of(back.dY)
     return for_each_input(back, lambda index: back.kept(chosen[index], share, singular=singular))
 
 
 @gradient("Where", inputs=(1, 2), versions=(16,))
 def where(back: Backward) -> Gradients:
-    """dY goes to X where the condition is true, else to Y. Not a product: 0 times infinity is no 0."""
+    """dY goes to X where the condition is true, else to Y. Not a product: 0 times infinity is not 0."""
     condition, zero = back.x(0), like(back, 0, back.dY)
     return for_each_input(
         back, lambda index: back.op("Where", condition, *((back.dY, zero) if index == 1 else (zero, back.dY)))
@@ -62,9 +64,9 @@ def where(back: Backward) -> Gradients:
 
 @gradient("Clip", inputs=(0, 1, 2), versions=(13,))
 def clip(back: Backward) -> Gradients:
-    """dY goes to X between min and max, else to the limit that Y is; at a limit as the framework has it.
+    """dY goes to X between min and max, else to the limit equal to Y; at a limit by the framework's convention.
 
-    Y = min(max(X, low), high): where low is above high, that is high. Either may be left out.
+    Y = min(max(X, low), high), which is high where low is above it. Either may be left out.
     """
     x, low, high, tie = back.x(0), back.optional(1), back.optional(2), back.tie
     result: list[ir.Value | None] = [None] * 3
@@ -73,7 +75,7 @@ def clip(back: Backward) -> Gradients:
         above = [back.op(f"Greater{within}", x, low)] if low is not None else []
         below = [back.op(f"Less{within}", x, high)] if high is not None else []
         dX = _masked(back, *above, *below)
-        limits = [one for one in (low, high) if one is not None]
+        limits = [limit for limit in (low, high) if limit is not None]
         result[0] = _halved(back, dX, limits) if tie == "split" and limits else dX
     if low is not None and back.needs(1):
         sane = [back.op("LessOrEqual", low, high)] if high is not None else []
@@ -85,13 +87,13 @@ def clip(back: Backward) -> Gradients:
 
 
 def _halved(back: Backward, dX: ir.Value, limits: Sequence[ir.Value]) -> ir.Value:
-    """Half of a gradient where X is a limit, and not both of them."""
+    """Halves a gradient where X equals one limit, but not both."""
     at_limit = reduce(partial(back.op, "Xor"), (back.op("Equal", back.x(0), limit) for limit in limits))
     return back.op("Where", at_limit, back.op("Mul", dX, like(back, 0.5, back.dY)), dX)
 
 
 def _of_limit(back: Backward, beyond: str, x: ir.Value, limit: ir.Value, sane: Sequence[ir.Value]) -> ir.Value:
-    """What flows to a limit: dY where X is beyond it, and half of it where X is there and gets the other half."""
+    """Returns the gradient of a limit: dY where X is beyond it, and half of dY at a tie with X that is split."""
     dY = _masked(back, back.op(beyond, x, limit), *sane)
     if back.tie == "split":
         half = _masked(back, back.op("Equal", x, limit), *sane)
@@ -111,7 +113,7 @@ def dropout(back: Backward) -> Gradients:
 
 
 def _masked(back: Backward, *conditions: ir.Value) -> ir.Value:
-    """dY where all the conditions are true, else 0."""
+    """Returns dY where all the conditions are true, else 0."""
     if not conditions:
         return back.dY
     return back.kept(reduce(partial(back.op, "And"), conditions), back.dY)

@@ -1,4 +1,4 @@
-"""Ops that move elements, repeat them or put them together, without looking at them."""
+"""Ops that only move or copy elements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCKS = {"blocksize": ANY, "mode": ("DCR", "CRD")}
 @gradient("Flatten", versions=(13, *NEW_TYPES), attributes=AXIS)
 @gradient("Reshape", versions=(14, 19, *NEW_TYPES), attributes={"allowzero": FLAG})
 def reshape(back: Backward) -> Gradients:
-    """dX = dY in the shape of X. Of Reshape and Flatten."""
+    """dX = dY in the shape of X, for Reshape and Flatten."""
     return [_shaped(back, back.dY, back.x(0))]
 
 
@@ -39,14 +39,14 @@ def squeeze(back: Backward) -> Gradients:
 def unsqueeze(back: Backward) -> Gradients:
     """dX = dY without the new axes."""
     axes = back.x(1)
-    # ONNX Runtime takes a scalar axis, as PyTorch's exporter writes it, for Unsqueeze alone.
+    # ONNX Runtime accepts a scalar axis, as PyTorch's exporter writes it, only for Unsqueeze.
     vector = axes if known_rank([axes]) == 1 else back.op("Reshape", axes, back.int64([-1]))
     return [back.op("Squeeze", back.dY, vector)]
 
 
 @gradient("Transpose", versions=(13, *NEW_TYPES), attributes={"perm": ANY})
 def transpose(back: Backward) -> Gradients:
-    """dX = dY under the inverse permutation. Without one the axes are reversed, which is its own inverse."""
+    """dX = dY under the inverse permutation. Without perm the axes are reversed, which is its own inverse."""
     perm = back.attribute("perm", None)
     if perm is None:
         return [back.op("Transpose", back.dY)]
@@ -82,7 +82,7 @@ def concat(back: Backward) -> Gradients:
 
 @gradient("Split", versions=(18,), attributes={**AXIS, "num_outputs": ANY})
 def split(back: Backward) -> Gradients:
-    """dX = the gradients of the pieces together, zeros where the loss does not depend on one."""
+    """dX = the gradients of all pieces, concatenated; zeros for a piece that the loss does not depend on."""
     pieces = [
         zeros(back, shape_of(back, back.y(index)), dtype_of(back.x(0))) if dY is None else dY
         for index, dY in enumerate(back.all_dY)
@@ -94,13 +94,13 @@ def split(back: Backward) -> Gradients:
 def depth_to_space(back: Backward) -> Gradients:
     """dX = SpaceToDepth(dY), whose channels are blocks first.
 
-    In mode CRD they are blocks last: so they are where each channel is an image of its own.
+    In mode CRD they are blocks last, as they are where each channel is an image of its own.
     """
     block = back.attribute("blocksize", None)
     if back.attribute("mode", "DCR") == "DCR":
         return [back.op("SpaceToDepth", back.dY, blocksize=block)]
     spatial = [dimension_of(back, back.y(), axis) for axis in (-2, -1)]
-    # Not -1, which Reshape does not take of images of no pixels.
+    # Not -1, which Reshape does not accept for images without pixels.
     count = back.op("ReduceProd", back.op("Shape", back.dY, end=2), keepdims=1)
     shape = back.op("Concat", count, back.int64([1]), *spatial, axis=0)
     images = back.op("Reshape", back.dY, shape, allowzero=1)
@@ -115,5 +115,5 @@ def space_to_depth(back: Backward) -> Gradients:
 
 
 def _shaped(back: Backward, gradient: ir.Value, x: ir.Value) -> ir.Value:
-    # Without allowzero, Reshape takes a dimension of 0 for one that stays.
+    # Without allowzero, a dimension of 0 in the shape means an unchanged one.
     return back.op("Reshape", gradient, shape_of(back, x), allowzero=1)

@@ -1,4 +1,4 @@
-"""Functions of one operand that are no activations."""
+"""Elementwise functions of one operand; activations are in `activation.py`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @gradient("Round", inputs=(), zero=(0,), versions=(11, 22))
 @gradient("Sign", inputs=(), zero=(0,), versions=(13,))
 def nothing(_back: Backward) -> Gradients:
-    """No gradient: the output is random, or stays the same between the jumps that it makes."""
+    """No gradient: the output is random, or constant between jumps."""
     return []
 
 
@@ -45,7 +45,7 @@ def identity(back: Backward) -> Gradients:
 @gradient("Cast", versions=(13, 19, 21, 23, 24, 25, 28), attributes={"to": ANY, **ROUNDING})
 @gradient("CastLike", zero=(1,), versions=(15, 19, 21, 23, 24, 25), attributes=ROUNDING)
 def cast(back: Backward) -> Gradients:
-    """dX = dY in the type of X. Only between floats: no other type has a gradient."""
+    """dX = dY in the type of X. Only between floats: other types have no gradient."""
     return [back.cast(back.dY, dtype_of(back.x(0)))]
 
 
@@ -57,7 +57,7 @@ def neg(back: Backward) -> Gradients:
 
 @gradient("Abs", versions=(13,))
 def absolute(back: Backward) -> Gradients:
-    """dX = dY sign X, which is 0 at 0; with JAX 1."""
+    """dX = dY sign X, where the sign of 0 is 0; for JAX it is 1."""
     if back.tie == "right":
         rising = back.op("GreaterOrEqual", back.x(0), like(back, 0, back.x(0)))
         return [back.op("Where", rising, back.dY, back.op("Neg", back.dY))]
@@ -127,6 +127,6 @@ def erf(back: Backward) -> Gradients:
 
 
 def _over(back: Backward, dY: ir.Value, divisor: ir.Value) -> ir.Value:
-    """dY / divisor, which may be 0 if the node is singular; 0 where dY is."""
+    """Returns dY / divisor; if the node is singular, the divisor may be 0, and the result is 0 where dY is 0."""
     quotient = back.op("Div", dY, divisor)
     return zero_where_zero(back, dY, quotient, typed=back.dY) if is_singular(back.node) else quotient

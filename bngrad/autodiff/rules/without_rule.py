@@ -1,6 +1,6 @@
-"""Why some ops of onnx's default domain, and of ours, have no gradient rule.
+"""The reasons why some ops of onnx's default domain, and of bngrad, have no gradient rule.
 
-An op that is neither here nor in `RULES` is refused too: no rule is written yet.
+An op that is neither here nor in `RULES` is also refused: it has no rule yet.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _REASONS: dict[str, str] = {
         ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct
         SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence
     """,
-    "quantization; train what is behind it alone, with --wrt (wrt=)": """
+    "quantization; train only weights after it, with --wrt (wrt=)": """
         ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearConv QLinearMatMul QuantizeLinear
     """,
     "bits": "BitCast",
@@ -30,10 +30,10 @@ _REASONS: dict[str, str] = {
 }
 
 WITHOUT_RULE: dict[str, str] = {op: reason for reason, ops in _REASONS.items() for op in ops.split()}
-"""Op type of the default domain -> why it has no rule."""
+"""The reason why an op has no rule, by the op type of the default domain."""
 
 OURS_WITHOUT_RULE: dict[str, str] = {
-    function.name: "what is synchronized over ranks: give the model that it was made from"
+    function.name: "ops that are synchronized over ranks: pass the model that this one was made from"
     for function in (*synchronized.BATCH_NORMS, *synchronized.COLLECTIVES)
 }
-"""The same of ours."""
+"""The same for the ops of bngrad."""

@@ -338,7 +338,7 @@ def test_a_synchronized_forward_model_has_no_gradient():
            loss = ReduceMean <keepdims = 0> (y) }}"""
     given = bngrad.rewrite(onnx.parser.parse_model(text), sync=True)
     expected = (
-        r"node 'bn' .* cannot be differentiated: .* for what is synchronized over ranks: give the model that"
+        r"node 'bn' .* cannot be differentiated: .* for ops that are synchronized over ranks: pass the model that"
     )
     with pytest.raises(UnsupportedNodeError, match=expected):
         bngrad.differentiate(given)
