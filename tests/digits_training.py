@@ -42,7 +42,7 @@ class Training:
         feeds[self.info.learning_rate] = np.array(rate, np.float32)
         flat = self.info.flat
         feeds |= state if flat is None else {flat.input: self.info.flatten(state)}
-        new = [one.new for one in self.info.state.values()] if flat is None else [flat.output]
+        new = [entry.new for entry in self.info.state.values()] if flat is None else [flat.output]
         loss, *arrays = self.session.run([self.info.loss, *new], feeds)
         return float(loss), dict(zip(state, arrays, strict=True)) if flat is None else self.info.unflatten(*arrays)
 
@@ -57,12 +57,12 @@ class Training:
     def check_written(self, file, steps):
         """Returns the accuracy of a state that an example wrote; everything that reads states has to take it."""
         trainer = bngrad.Trainer(self.files, learning_rate=0.1)
-        with pytest.warns(bngrad.BngradWarning, match="does not say which training step wrote it"):
+        with pytest.warns(bngrad.BngradWarning, match="does not record which training step wrote it"):
             trainer.load(file)
         assert trainer.updates == steps
-        given = load_weights(file)
-        assert given.is_state
-        accuracy = self.accuracy(bngrad.finalize(MODEL, given.arrays).SerializeToString())
+        written = load_weights(file)
+        assert written.is_state
+        accuracy = self.accuracy(bngrad.finalize(MODEL, written.arrays).SerializeToString())
         assert self.accuracy(trainer.finalize().SerializeToString()) == accuracy
         return accuracy
 

@@ -1,1 +1,1 @@
-"""What surrounds a training graph: trained values back into the forward model."""
+"""Training steps: losses, optimizers, state, Trainer, finalize."""

@@ -1,4 +1,4 @@
-"""The checkpoints of a training run: the last one, and beside it that with the lowest validation loss."""
+"""The checkpoints of a training run: the last one, and the one with the lowest validation loss beside it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Position:
     best_loss: float | None = None
 
     def is_sound(self) -> bool:
-        """Whether the values have the types and ranges of a run, which those of a file need not have."""
+        """Tests whether the values have the types and ranges of a run; those of a file may have others."""
         counts = [self.epoch, self.step, self.batch, self.samples]
         counts += [] if self.best_epoch is None else [self.best_epoch]
         losses = [self.loss_sum] + ([] if self.best_loss is None else [self.best_loss])
@@ -71,12 +71,12 @@ class Checkpoints:
         self._path = None if path is None else check_output(path)
         self._info, self._options = info, dict(options)
         self._best_epoch: int | None = None
-        """That of the best checkpoint, once it is written."""
+        """The epoch of the best checkpoint, once it is written."""
         if self._path is not None:
             check_output(best_path(self._path))
 
     def save(self, state: Mapping[str, Array], best: Mapping[str, Array] | None, position: Position) -> None:
-        """Writes the last checkpoint, and then the best one if there is another than before.
+        """Writes the last checkpoint, and then the best one if it changed.
 
         In this order the best checkpoint is never ahead of the last one, whatever ends the process in between.
 
@@ -99,7 +99,7 @@ def best_path(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a run resumes from."""
+    """The state, position and options that a run resumes from."""
 
     state: dict[str, Array]
     position: Position
@@ -107,7 +107,7 @@ class Resumed:
     best: dict[str, Array] | None
     """The state of the epoch with the lowest validation loss."""
     remarks: list[str]
-    """What has to be said of the training step that wrote the checkpoint."""
+    """Warnings about the training step that wrote the checkpoint."""
 
 
 def resume(path: str | os.PathLike[str], trainer: Trainer, *, anyway: bool = False) -> Resumed:
@@ -119,32 +119,32 @@ def resume(path: str | os.PathLike[str], trainer: Trainer, *, anyway: bool = Fal
         anyway: Whether the checkpoint may be of another training step, if its tensors fit.
 
     Raises:
-        InputError: A file cannot be read, is of another training step, or is no checkpoint of a run.
+        InputError: A file cannot be read, is of another training step, or is not a checkpoint of a run.
         DistributedError: See `Trainer`.
     """
     ranks = trainer.ranks
-    found: Resumed | None = None
+    resumed: Resumed | None = None
 
     def read() -> dict[str, Any]:
-        nonlocal found
-        found = _resumed(path, trainer, anyway=anyway)
-        has_best = found.best is not None
+        nonlocal resumed
+        resumed = _resumed(path, trainer, anyway=anyway)
+        has_best = resumed.best is not None
         return {
-            "position": asdict(found.position),
-            "options": found.options,
+            "position": asdict(resumed.position),
+            "options": resumed.options,
             "best": has_best,
-            "remarks": found.remarks,
+            "remarks": resumed.remarks,
         }
 
-    known = ranks.on_first("resume", read)
-    state = trainer.state_dict() if found is None else found.state
-    best = state if found is None or found.best is None else found.best
+    shared = ranks.on_first("resume", read)
+    state = trainer.state_dict() if resumed is None else resumed.state
+    best = state if resumed is None or resumed.best is None else resumed.best
     return Resumed(
         ranks.from_first("resumed state", state),
-        Position(**known["position"]),
-        known["options"],
-        ranks.from_first("best state", best) if known["best"] else None,
-        known["remarks"],
+        Position(**shared["position"]),
+        shared["options"],
+        ranks.from_first("best state", best) if shared["best"] else None,
+        shared["remarks"],
     )
 
 

@@ -1,7 +1,8 @@
 """The class labels and other indices among the data of a training step.
 
 ONNX counts a negative index from the end, and so trains on a wrong class without an error; on some devices an
-index beyond the end is not refused either. Labels are data as they are, or what the model computes of data.
+index beyond the end is not refused either. Labels are data as they are, or values that the
+model computes from data.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 
 @dataclass(frozen=True)
 class ClassLabels:
-    """What some labels or indices must be."""
+    """The values that some labels or indices may have."""
 
     range: LabelRange
     scores: str | None = None
     """The value with a score for each class in dimension 1, if a loss reads the labels in that shape."""
     of_loss: bool = False
-    """Whether a loss reads them: they are whole numbers then."""
+    """True if a loss reads them; they are whole numbers then."""
 
     @property
     def is_data(self) -> bool:
-        """Whether they are a data input as it is, which the range is of; else they are computed."""
+        """True if they are a data input as it is, to which the range applies; False if they are computed."""
         return self.range.inputs == (self.range.value,)
 
     def require_in_range(self, labels: Array) -> None:
-        """Checks that every label is that of a class, or the one to leave out.
+        """Checks that every label is the number of a class, or the ignored label.
 
         Raises:
             InputError: One is not.
@@ -105,18 +106,18 @@ def find_class_labels(evaluation: ir.Model, data: Collection[str], loss: str) ->
     graph = evaluation.graph
     inputs = [value for value in graph.inputs if value.name in data]
     nodes = _nodes_of([value for value in graph.outputs if value.name == loss])
-    found: dict[ClassLabels, None] = {}
+    results: dict[ClassLabels, None] = {}
     for node in graph:
         if node in nodes and node.domain == "":
             for labels, size, scores in _read_by(node):
-                if one := _checked(node, labels, size, scores, inputs):
-                    found[one] = None
-    return list(found)
+                if class_labels := _checked(node, labels, size, scores, inputs):
+                    results[class_labels] = None
+    return list(results)
 
 
 def program_of(evaluation: ir.Model, labels: Collection[ClassLabels]) -> ir.Model | None:
-    """Returns a model that computes the labels that are no data as they are; None if there are none."""
-    names = {one.range.value for one in labels if one.range.unchecked is None and not one.is_data}
+    """Returns a model that computes the labels that are not data inputs; None if all are."""
+    names = {entry.range.value for entry in labels if entry.range.unchecked is None and not entry.is_data}
     if not names:
         return None
     model = evaluation.clone()
@@ -124,46 +125,46 @@ def program_of(evaluation: ir.Model, labels: Collection[ClassLabels]) -> ir.Mode
     values = {str(value.name): value for node in graph for value in node.outputs}
     graph.outputs[:] = [values[name] for name in sorted(names)]
     RemoveUnusedNodesPass()(model)
-    wanted = {name for one in labels for name in one.range.inputs}
-    graph.inputs[:] = [value for value in graph.inputs if value.name in wanted]
+    inputs = {name for entry in labels for name in entry.range.inputs}
+    graph.inputs[:] = [value for value in graph.inputs if value.name in inputs]
     model.metadata_props.clear()
     return model
 
 
 def _nodes_of(values: list[ir.Value]) -> set[ir.Node]:
     """The nodes of the main graph that values depend on."""
-    found: set[ir.Node] = set()
+    nodes: set[ir.Node] = set()
     waiting = [value.producer() for value in values]
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in found:
-            found.add(node)
+        if node is not None and node not in nodes:
+            nodes.add(node)
             waiting += [value.producer() for value in node.inputs if value is not None]
-    return found
+    return nodes
 
 
 def _read_by(node: ir.Node) -> Iterator[tuple[ir.Value | None, int | str | None, ir.Value | None]]:
-    """What a node reads as indices, the number of things that they choose from, and the scores of a loss."""
-    read = dict(enumerate(node.inputs))
-    shape = known_shape(read.get(0))
+    """Yields the inputs that a node reads as indices, their number of choices, and the scores of a loss."""
+    inputs = dict(enumerate(node.inputs))
+    shape = known_shape(inputs.get(0))
     if node.op_type in _LOSSES:
-        yield read.get(1), _size(shape, 1), read.get(0)
+        yield inputs.get(1), _size(shape, 1), inputs.get(0)
     elif node.op_type in ("Gather", "GatherElements", "ScatterElements", "Scatter"):
-        yield read.get(1), _size(shape, int(read_attribute(node, "axis", 0))), None
+        yield inputs.get(1), _size(shape, int(read_attribute(node, "axis", 0))), None
     elif node.op_type in ("GatherND", "ScatterND"):
         first = int(read_attribute(node, "batch_dims", 0))
-        for number, column in enumerate(_columns(read.get(1))):
+        for number, column in enumerate(_columns(inputs.get(1))):
             yield column, _size(shape, first + number), None
     elif node.op_type == "OneHot":
-        depth = constant_of(read.get(1))
-        yield read.get(0), int(depth.item()) if depth is not None and depth.size == 1 else None, None
+        depth = constant_of(inputs.get(1))
+        yield inputs.get(0), int(depth.item()) if depth is not None and depth.size == 1 else None, None
     elif node.op_type == "Slice" and len(node.inputs) > 1:  # before opset 10 the bounds are attributes
         axes, steps = known_integers(node, 3), known_integers(node, 4)
-        forward = read.get(4) is None or (steps is not None and min(steps, default=1) > 0)
+        forward = inputs.get(4) is None or (steps is not None and min(steps, default=1) > 0)
         for index, more in ((1, 0), (2, 1)) if forward else ((1, 0),):  # an end is one more than the last index
-            columns = _columns(read.get(index))
+            columns = _columns(inputs.get(index))
             for number, column in enumerate(columns):
-                axis = number if read.get(3) is None else axes[number] if axes and number < len(axes) else None
+                axis = number if inputs.get(3) is None else axes[number] if axes and number < len(axes) else None
                 size = None if axis is None or _size(known_shape(column), 0) != 1 else _size(shape, axis)
                 yield column, size + more if isinstance(size, int) else None, None
 
@@ -181,12 +182,12 @@ def _columns(indices: ir.Value | None) -> list[ir.Value]:
         parts = [value for value in node.inputs if value is not None]
         if axis in (-1, len(shape) - 1) and all(_size(known_shape(part), -1) == 1 for part in parts):
             return parts
-    # Of several columns that are not apart none has an upper limit, which only the least of the sizes would be.
+    # Columns that are not separate values have no upper limit: only the least of the sizes would be one.
     return [] if indices is None else [indices]
 
 
 def _has_one_range(followed: Followed, high: int | None, leaves_out: int | None) -> bool:
-    """Whether the elements of an input are in one range with at most one exception."""
+    """Tests whether the elements of an input are in one range with at most one exception."""
     exceptions = {*followed.ignored, *([] if leaves_out is None else [leaves_out + followed.offset])}
     return len(exceptions) <= 1 and (high is None or followed.replacement <= high)
 
@@ -194,11 +195,11 @@ def _has_one_range(followed: Followed, high: int | None, leaves_out: int | None)
 def _checked(
     node: ir.Node, labels: ir.Value | None, size: int | str | None, scores: ir.Value | None, data: list[ir.Value]
 ) -> ClassLabels | None:
-    """What the labels that a node reads must be; None if they are no data."""
+    """Returns the values that the labels read by a node may have; None if they do not come from data."""
     if labels is None:
         return None
-    found, obstacle = sources(labels, data)
-    if not found:
+    inputs, obstacle = sources(labels, data)
+    if not inputs:
         return None
     ignored = node.attributes.get("ignore_index") if scores is not None else None
     leaves_out = None if ignored is None else ignored.as_int()
@@ -216,10 +217,10 @@ def _checked(
         rank = None if followed.input.shape is None else len(followed.input.shape)
         shown = scores if rank is not None and rank == len(known_shape(scores) or ()) - 1 else None
         return ClassLabels(of, None if shown is None else str(shown.name), scores is not None)
-    names = tuple(str(value.name) for value in found)
+    names = tuple(str(value.name) for value in inputs)
     if obstacle is not None:
-        if scores is None and all(value.dtype is None or value.dtype.is_floating_point() for value in found):
-            return None  # positions that the model computes of what it sees
+        if scores is None and all(value.dtype is None or value.dtype.is_floating_point() for value in inputs):
+            return None  # positions that the model computes from its data
         reason = f"{labels.name!r}, which {describe(node)} reads as indices, is not checked: {obstacle}"
         return ClassLabels(
             LabelRange(names, str(labels.name), low, high, leaves_out, reason), None, scores is not None

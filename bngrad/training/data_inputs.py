@@ -29,9 +29,9 @@ def require_data(
     """Returns the arrays of one batch, in the order of the inputs.
 
     Args:
-        data: An array, or what NumPy makes one of, for each input.
+        data: An array, or anything that NumPy converts to one, for each input.
         inputs: The data inputs.
-        conditions: What the sizes of symbolic dimensions have to fulfil.
+        conditions: The conditions that the sizes of symbolic dimensions must fulfil.
 
     Raises:
         InputError: An array is missing, superfluous, or of another type or shape; or inputs that share a symbolic
@@ -39,28 +39,28 @@ def require_data(
     """
     if data.keys() != inputs.keys():
         require_all(data, inputs)
-    arrays = {name: require_type(name, data[name], one) for name, one in inputs.items()}
+    arrays = {name: require_type(name, data[name], expected) for name, expected in inputs.items()}
     sizes: dict[str, tuple[str, int]] = {}
-    for name, one in inputs.items():
-        if one.shape is None:
+    for name, expected in inputs.items():
+        if expected.shape is None:
             continue
         shape = arrays[name].shape
-        require_shape(name, shape, one.shape)
-        for symbol, size in zip(one.shape, shape, strict=True):
+        require_shape(name, shape, expected.shape)
+        for symbol, size in zip(expected.shape, shape, strict=True):
             if isinstance(symbol, str) and sizes.setdefault(symbol, (name, size))[1] != size:
                 first, other = sizes[symbol]
                 raise InputError(
                     f"{name!r} has shape {shape_text(shape)} and {first!r} has {symbol} = {other}; expected the "
-                    f"same {symbol} in {shape_text(one.shape)}"
+                    f"same {symbol} in {shape_text(expected.shape)}"
                 )
     for condition in conditions:
         if not holds(condition, {symbol: size for symbol, (_, size) in sizes.items()}):
-            found = ", ".join(
+            actual = ", ".join(
                 f"{symbol} = {sizes[symbol][1]}" for symbol in names_in(condition) if symbol in sizes
             )
             raise InputError(
-                f"the data have {found}; expected {condition_text(condition)}: for other sizes the model that was "
-                "exported computes something else, or nothing"
+                f"the data have {actual}; expected {condition_text(condition)}: for other sizes the model that "
+                "was exported computes something else, or nothing"
             )
     return arrays
 
@@ -71,10 +71,10 @@ def require_all(data: Iterable[str], inputs: Iterable[str]) -> None:
     Raises:
         InputError: There is not; the message has the names.
     """
-    given, expected = set(data), list(inputs)
+    names, expected = set(data), list(inputs)
     for name in data:
         require_known(name, expected)
-    missing = [name for name in expected if name not in given]
+    missing = [name for name in expected if name not in names]
     if missing:
         raise InputError(f"there is no data for {listed(missing)}; expected an array for {listed(expected)}")
 
@@ -97,16 +97,16 @@ def require_type(name: str, array: Any, expected: DataInput) -> Array:  # noqa: 
         InputError: It has another type.
     """
     require_no_mask(name, array)
-    found = np.asarray(array, order="C")
-    if found.dtype == expected.dtype:
-        return found
+    result = np.asarray(array, order="C")
+    if result.dtype == expected.dtype:
+        return result
     dtype = np.dtype(expected.dtype)
-    if dtype.kind != "V" or found.dtype != np.dtype((np.void, dtype.itemsize)):
+    if dtype.kind != "V" or result.dtype != np.dtype((np.void, dtype.itemsize)):
         raise InputError(
-            f"{name!r} is {found.dtype}; expected {expected.dtype}: convert it with "
+            f"{name!r} is {result.dtype}; expected {expected.dtype}: convert it with "
             f"numpy.asarray({name}, {expected.dtype!r})"
         )
-    return found.view(dtype)  # a type that NumPy lacks, from a file
+    return result.view(dtype)  # a type that NumPy lacks, from a file
 
 
 def require_shape(name: str, shape: tuple[int, ...], expected: tuple[int | str | None, ...]) -> None:

@@ -51,12 +51,12 @@ class Dataset:
         require_all(arrays, inputs)
         sampled, self.batch_size = _sampled(inputs)
         self._arrays = {}
-        for name, one in inputs.items():
+        for name, spec in inputs.items():
             array = arrays[name]
-            if array.dtype != one.dtype:
-                array = require_type(name, array, one)
-            if one.shape is not None:
-                require_shape(name, array.shape, (None, *one.shape[1:]) if name in sampled else one.shape)
+            if array.dtype != spec.dtype:
+                array = require_type(name, array, spec)
+            if spec.shape is not None:
+                require_shape(name, array.shape, (None, *spec.shape[1:]) if name in sampled else spec.shape)
             self._arrays[name] = array
         self._inputs, self._sampled = inputs, sampled
         counts = {name: len(self._arrays[name]) for name in sampled}
@@ -84,7 +84,7 @@ class Dataset:
 
         Args:
             size: The number of samples of a batch.
-            order: A permutation of the samples; by default none.
+            order: A permutation of the samples; by default their own order.
             start: The number of the first batch to yield.
             every: The distance of the numbers of the batches to yield.
             part: The number of the part of each batch whose data to yield, from 0.
@@ -102,7 +102,7 @@ class Dataset:
         return len(self) // size if drop_last else -(-len(self) // size)
 
     def fingerprint(self) -> str:
-        """Returns a hash of the data, by which those of two ranks are compared; of large arrays of some rows."""
+        """Returns a hash of the data, to compare those of two ranks; large arrays count with some rows."""
         digest = hashlib.sha256()
         for name, array in self._arrays.items():
             some = array[self._compared_rows(array)] if name in self._sampled else array
@@ -135,7 +135,7 @@ class Dataset:
 
 
 def permutation(count: int, seed: int, epoch: int) -> Array:
-    """Returns the order of the samples in an epoch, which depends on nothing else than the arguments."""
+    """Returns the order of the samples in an epoch, which depends only on the arguments."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
@@ -176,10 +176,10 @@ def _load(source: str, inputs: Mapping[str, DataInput]) -> dict[str, Array]:
         require_known(name, inputs)
         return {name: load_array(file)}
     if path.is_dir():
-        found = {file.stem: load_array(file) for file in sorted(path.glob("*.npy"))}
-        if not found:
+        arrays = {file.stem: load_array(file) for file in sorted(path.glob("*.npy"))}
+        if not arrays:
             raise InputError(f"folder {source} has no .npy file; expected one for {listed(inputs)}")
-        return found
+        return arrays
     if path.suffix == ".npy":
         raise InputError(f"{source} is a single array; write NAME={source} with one of {listed(inputs, 'or')}")
     return load_arrays(path)
@@ -188,7 +188,7 @@ def _load(source: str, inputs: Mapping[str, DataInput]) -> dict[str, Array]:
 def _sampled(inputs: Mapping[str, DataInput]) -> tuple[list[str], int | None]:
     """The inputs that take rows, and the batch size if the model fixes it."""
     # An input of unknown rank takes rows, a scalar does not.
-    firsts = {name: one.shape[0] if one.shape else None for name, one in inputs.items() if one.shape != ()}
+    firsts = {name: spec.shape[0] if spec.shape else None for name, spec in inputs.items() if spec.shape != ()}
     symbolic = [name for name, size in firsts.items() if not isinstance(size, int)]
     if symbolic:
         return symbolic, None

@@ -39,7 +39,7 @@ class Differentiated(NamedTuple):
     """A training graph, its names, and the remarks of the builder."""
 
     model: ir.Model
-    """Its metadata has the other fields but for the notes, see `bngrad.read_training_graph`."""
+    """Its metadata has the other fields except the notes, see `bngrad.read_training_graph`."""
     loss: str
     gradients: dict[str, str]
     """The output that holds the gradient with respect to an input, by the name of the input."""
@@ -47,9 +47,9 @@ class Differentiated(NamedTuple):
     """The output that holds a new running statistic or other buffer, by the name of the input that takes it in the
     next step."""
     warnings: list[str]
-    """What is probably not intended."""
+    """Properties of the model that are probably not intended."""
     notes: list[str]
-    """What was changed in the forward model."""
+    """Changes that were made to the forward model."""
     target: str | None
     """The input with the target of a loss function; None if the loss is the model's own."""
     state: Mapping[str, ir.TensorProtocol]
@@ -91,52 +91,54 @@ def differentiate(
     options.require_one_loss()
     source, input_of_loss = model, None
     warnings: list[str] = []
-    known = read_forward_info(model)
-    if known is not None:
-        loss = known.loss if options.loss is None and options.loss_fn is None else options.loss
-        options = replace(options, loss=loss, wrt=known.weights if options.wrt is None else options.wrt)
+    exported = read_forward_info(model)
+    if exported is not None:
+        loss = exported.loss if options.loss is None and options.loss_fn is None else options.loss
+        options = replace(options, loss=loss, wrt=exported.weights if options.wrt is None else options.wrt)
     if options.loss_fn is not None:
         model, loss, input_of_loss, warnings = append_loss(model, options.loss_fn, prediction=options.prediction)
         options = replace(options, loss=loss, loss_fn=None, prediction=None)
     unbiased = target != "ort" and (options.running_variance or default_running_variance(model)) == "unbiased"
-    made, notes = _training_graph(model, options, unbiased=unbiased)
-    recognized = [one.name for one in candidates_of(made.model) if one.taken and one.kind == "forward"]
+    training, notes = _training_graph(model, options, unbiased=unbiased)
+    recognized = [norm.name for norm in candidates_of(training.model) if norm.taken and norm.kind == "forward"]
     if target == "ort":
-        refuse_overwritten(made.model, "--target stock or training")
-        result = in_ort_dialect(made.model, source)
+        refuse_overwritten(training.model, "--target stock or training")
+        result = in_ort_dialect(training.model, source)
     else:
         result, _ = for_target(
-            made.model,
+            training.model,
             target=target,
             functions=options.functions,
             fuse=options.fuse,
             unbiased_running_var=unbiased,
             source=source,
-            distribute=passes_of_a_rank(made) if sync else [],
+            distribute=passes_of_a_rank(training) if sync else [],
             in_place=True,
             last=last,
         )
-    if known is None:  # else the exporter knows what is a weight, and what is shared
-        warnings += model_warnings(source, options, wrt=list(made.gradients), default_wrt=not options.wrt)
+    if exported is None:  # else the exporter recorded the weights and the shared values
+        warnings += model_warnings(source, options, wrt=list(training.gradients), default_wrt=not options.wrt)
         notes += mode_notes(source, options)
     if recognized:
         notes.append(
             f"{listed(recognized)}: a batch norm in primitives has no running statistics in the training step, "
             "and no inference mode; step and finalize accept it with --batch-statistics (batch_statistics=True)"
         )
-    if target == "ort" and options.running_variance is None and made.running_statistics:
+    if target == "ort" and options.running_variance is None and training.running_statistics:
         warnings += running_variance_warnings(source)
     result.metadata_props.pop(FORWARD_INFO, None)
-    running = made.running_statistics | (dict(known.buffers) if known is not None else {})
+    running = training.running_statistics | (dict(exported.buffers) if exported is not None else {})
     write_training_graph(
-        result, loss=made.loss, gradients=made.gradients, running_statistics=running, warnings=warnings
+        result, loss=training.loss, gradients=training.gradients, running_statistics=running, warnings=warnings
     )
-    state = _state(result.graph, [*made.gradients, *running])
+    state = _state(result.graph, [*training.gradients, *running])
     if sync:
-        warnings += check_ranks(model, result.graph, made, running, state, in_primitives=bool(recognized))
+        warnings += check_ranks(model, result.graph, training, running, state, in_primitives=bool(recognized))
     if not options.defaults:
         remove_defaults(result.graph, state)
-    return Differentiated(result, made.loss, made.gradients, running, warnings, notes, input_of_loss, state)
+    return Differentiated(
+        result, training.loss, training.gradients, running, warnings, notes, input_of_loss, state
+    )
 
 
 def _training_graph(
@@ -157,12 +159,12 @@ def default_running_variance(model: ir.Model) -> RunningVariance:
 
 def _state(graph: ir.Graph, names: Iterable[str]) -> dict[str, ir.TensorProtocol]:
     """The values of inputs that have a default."""
-    given = {name: graph.initializers[name].const_value for name in names if name in graph.initializers}
-    return {name: tensor for name, tensor in given.items() if tensor is not None}
+    defaults = {name: graph.initializers[name].const_value for name in names if name in graph.initializers}
+    return {name: tensor for name, tensor in defaults.items() if tensor is not None}
 
 
 def remove_defaults(graph: ir.Graph, names: Iterable[str]) -> None:
-    """Leaves inputs that have to be fed: languages other than Python drop or refuse what is fed for the others."""
+    """Removes defaults, so that inputs must be fed: other languages drop or refuse feeds for inputs with one."""
     for name in names:
         graph.initializers.pop(name).const_value = None
 

@@ -1,8 +1,7 @@
-"""A training graph as that of one rank of a distributed run, which has some rows of the batch.
+"""The training graph of one rank of a distributed run, which has some rows of the batch.
 
 The rank's share of the loss is differentiated (`bngrad.autodiff.share_loss`), so that the sums of the gradients
-over the ranks are the gradients of the whole batch. What the next call gets as its state must be equal on all
-ranks.
+over the ranks are the gradients of the whole batch. The state for the next call must be equal on all ranks.
 """
 
 from __future__ import annotations
@@ -30,47 +29,47 @@ if TYPE_CHECKING:
 _BATCH_NORMS = ("BatchNormInternal", "BatchNormalizationTraining")
 
 
-def passes_of_a_rank(made: Training) -> list[ir.passes.PassBase]:
-    """The passes that make a training graph, of a rank's share of the loss, that of one rank.
+def passes_of_a_rank(training: Training) -> list[ir.passes.PassBase]:
+    """Returns the passes that turn the training graph of a rank's share of the loss into that of one rank.
 
     Raises:
         ModelError: The loss reads new running statistics, whose gradients would need an exchange of their own; or
             a gradient is with respect to an input without a value. The gradients with respect to weights are
             summed over the ranks, those with respect to data are not.
     """
-    graph = made.model.graph
-    loss = next(value for value in graph.outputs if value.name == made.loss)
+    graph = training.model.graph
+    loss = next(value for value in graph.outputs if value.name == training.loss)
     for value in reaching_values(loss, as_weights=True):
         node = value.producer()
         if node is not None and node.op_type in _BATCH_NORMS and value.index():
             raise ModelError(
-                f"the loss {made.loss!r} depends on the running statistics that {describe(node)} updates; with "
-                "--sync (sync=), expected a loss that depends on its Y alone"
+                f"the loss {training.loss!r} depends on the running statistics that {describe(node)} updates; "
+                "with --sync (sync=), expected a loss that depends only on its Y"
             )
-    for name in made.gradients:
+    for name in training.gradients:
         if name not in graph.initializers:
             raise ModelError(
                 f"{name!r}, which --wrt (wrt=) names, is an input without a value, so it may be data of one rank; "
                 "with --sync (sync=), expected weights: store its value in the model"
             )
-    return [SynchronizeBatchNormsPass(), ReduceGradientsPass(list(made.gradients.values()), made.loss)]
+    return [SynchronizeBatchNormsPass(), ReduceGradientsPass(list(training.gradients.values()), training.loss)]
 
 
 def check_ranks(
     model: ir.Model,
     graph: ir.Graph,
-    made: Training,
+    training: Training,
     running: Mapping[str, str],
     state: Mapping[str, ir.TensorProtocol],
     *,
     in_primitives: bool,
 ) -> list[str]:
-    """Checks that the ranks compute what one process would compute of the whole batch.
+    """Checks that the ranks compute what one process would compute from the whole batch.
 
     Args:
         model: The forward model.
         graph: The training graph of a rank.
-        made: The training graph that it was made of.
+        training: The training graph that it was made from.
         running: See `require_equal_on_ranks`.
         state: The weights and running statistics, by name.
         in_primitives: Whether a batch norm was recognized in primitives, which have no inference mode.
@@ -81,15 +80,16 @@ def check_ranks(
     Raises:
         ModelError: State would differ between ranks, or the loss depends on more than single samples.
     """
-    require_equal_on_ranks(graph, made.gradients, running)
+    require_equal_on_ranks(graph, training.gradients, running)
     unchecked: str | None = "a batch norm in primitives has no inference mode"
     if not in_primitives:
-        unchecked = check_separable(model, {name: one.numpy() for name, one in state.items()}, made.loss)
+        unchecked = check_separable(model, {name: tensor.numpy() for name, tensor in state.items()}, training.loss)
     if unchecked is None:
         return []
     warning = (
-        f"whether loss {made.loss!r} depends on more than single samples could not be checked ({unchecked}); the "
-        "ranks of a distributed run compute the loss of the whole batch only if it does not, but for batch norms"
+        f"whether loss {training.loss!r} depends on more than single samples could not be checked ({unchecked}); "
+        "the ranks of a distributed run compute the loss of the whole batch only if it does not, except in batch "
+        "norms"
     )
     return [warning]
 
@@ -103,7 +103,7 @@ def require_equal_on_ranks(graph: ir.Graph, weights: Collection[str], running: M
         running: The output with the new value of each running statistic or buffer, by the input that takes it.
 
     Raises:
-        ModelError: A new value depends on the data of the rank alone.
+        ModelError: A new value depends on data that only the rank has.
     """
     outputs = {str(value.name): value for value in graph.outputs}
     for name, new in running.items():
@@ -111,26 +111,26 @@ def require_equal_on_ranks(graph: ir.Graph, weights: Collection[str], running: M
         if data is not None:
             raise ModelError(
                 f"the new value {new!r} of {name!r} depends on {data}, which differs between ranks; with --sync "
-                "(sync=), expected state that depends on the batch through batch norms alone"
+                "(sync=), expected state that depends on the batch only through batch norms"
             )
 
 
 def _data_of_rank(graph: ir.Graph, value: ir.Value, state: Collection[str]) -> str | None:
-    """What a value depends on that differs between ranks, other than through a collective; None if nothing."""
+    """Returns a source of a value that differs between ranks, not counting collectives; None if there is none."""
     seen, waiting = {value}, [value]
     inputs = set(graph.inputs)
     while waiting:
-        read = waiting.pop()
-        if read in inputs and read.name not in state and not read.is_initializer():
-            return f"input {read.name!r}"
-        node = read.producer()
+        current = waiting.pop()
+        if current in inputs and current.name not in state and not current.is_initializer():
+            return f"input {current.name!r}"
+        node = current.producer()
         if node is None or is_collective(node):
             continue
         if node.op_type in RANDOM_OPS and not node.domain:
             return f"the random node {node.name!r}"
-        found = [value for value in node.inputs if value is not None]
-        for inner in (one for graph in subgraphs(node) for one in graph.all_nodes()):
-            found += [value for value in inner.inputs if value is not None]
-        waiting += [value for value in found if value not in seen]
-        seen.update(found)
+        dependencies = [value for value in node.inputs if value is not None]
+        for inner in (nested for graph in subgraphs(node) for nested in graph.all_nodes()):
+            dependencies += [value for value in inner.inputs if value is not None]
+        waiting += [value for value in dependencies if value not in seen]
+        seen.update(dependencies)
     return None

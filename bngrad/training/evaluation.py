@@ -37,20 +37,20 @@ def evaluation_graph(
     batch_statistics: bool = False,
     in_place: bool = False,
 ) -> ir.Model:
-    """Returns the evaluation graph of a forward model, which has to be checked yet.
+    """Returns the evaluation graph of a forward model, which is still to be checked.
 
     Its outputs are those of the forward model without running statistics, and the loss.
 
     Args:
-        model: The forward model; it is not changed, but for ``in_place``.
+        model: The forward model; it is not changed, except with ``in_place``.
         values: The weights and running statistics, by the names of the training graph's inputs.
         loss: The name of the loss.
         batch_statistics: Whether batch norms in primitives may use the statistics of the batch.
         in_place: Whether the model may be changed, as nothing else needs it.
 
     Raises:
-        ModelError: The loss depends on what only training mode has, or an output, unless accepted, on the
-            statistics of the batch.
+        ModelError: The loss depends on values that only training mode has, or an output, unless accepted, on
+            the statistics of the batch.
     """
     model = inlined_copy(model, in_place=in_place)
     if all(value.name != loss for value in model.graph.outputs):
@@ -65,7 +65,7 @@ def evaluation_graph(
 
 
 def make_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> None:
-    """Makes inputs of the weights and running statistics of a model in inference mode.
+    """Converts the weights and running statistics of a model in inference mode to inputs.
 
     Args:
         model: The model; it is changed.
@@ -77,7 +77,7 @@ def make_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> None:
 
 
 def take_state(model: ir.Model, values: Mapping[str, Array]) -> None:
-    """Makes weights and running statistics inputs without defaults. 16-bit types are taken as float and cast.
+    """Converts weights and running statistics to inputs without defaults; 16-bit types are float inputs and cast.
 
     Args:
         model: The model; it is changed.
@@ -85,9 +85,9 @@ def take_state(model: ir.Model, values: Mapping[str, Array]) -> None:
     """
     graph = model.graph
     make = nodes_at_start(graph, Names(model), "bngrad_state")
-    known = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
+    by_name = {str(value.name): value for value in (*graph.inputs, *graph.initializers.values())}
     for name, array in values.items():
-        value = known[name]
+        value = by_name[name]
         graph.initializers.pop(name, None)
         value.const_value = None
         if value.is_graph_input():
@@ -129,7 +129,7 @@ def with_state(evaluation: ir.Model, info: StepInfo, state: Mapping[str, Array])
     RemoveUnusedNodesPass()(model)
     model.metadata_props.pop(KEY, None)
     outputs = [str(value.name) for value in graph.outputs if value.name != info.loss]
-    # What the evaluation graph has was accepted when the step was made.
+    # Batch norms in the evaluation graph were accepted when the step was made.
     return finalize(model, {}, outputs=outputs or None, batch_statistics=True).model
 
 

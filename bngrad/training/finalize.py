@@ -119,7 +119,7 @@ def to_inference_model(
     from_state: bool = False,
     batch_statistics: bool = False,
 ) -> Finalized:
-    """Does what `finalize` does, without a copy and without a check of the result.
+    """Does the same as `finalize`, without a copy and without a check of the result.
 
     Args:
         model: A forward model without functions; it is changed.
@@ -137,7 +137,7 @@ def to_inference_model(
     model = raise_opset(model, _ANY_OPSET)
     stops_to_identity(model)
     names = Names(model)
-    given = put_values(model, weights, names, from_state=from_state)
+    updated = put_values(model, weights, names, from_state=from_state)
     InferTypesPass()(model)
     _keep_outputs(model, outputs)
     MatrixVectorPass()(model)
@@ -154,7 +154,7 @@ def to_inference_model(
     RemoveInitializersFromInputsPass()(model)
     _drop_unused_inputs(model.graph)
     RemoveUnusedOpsetsPass()(model)
-    return Finalized(model, given, sorted(set(model.graph.initializers) - set(given)))
+    return Finalized(model, updated, sorted(set(model.graph.initializers) - set(updated)))
 
 
 def refuse_other_systems(model: ir.Model) -> None:
@@ -178,19 +178,19 @@ def _is_inference(node: ir.Node) -> bool:
 
 def _keep_outputs(model: ir.Model, names: Sequence[str] | None) -> None:
     graph = model.graph
-    known = {str(value.name): value for value in graph.outputs}
+    outputs = {str(value.name): value for value in graph.outputs}
     if names:
         for name in names:
-            if name not in known:
-                raise InputError(unknown_name(name, known, "an output"))
-        kept = [known[name] for name in dict.fromkeys(names)]
+            if name not in outputs:
+                raise InputError(unknown_name(name, outputs, "an output"))
+        kept = [outputs[name] for name in dict.fromkeys(names)]
     else:
         left_out = running_outputs(model) | _losses(graph)
-        kept = [value for value in known.values() if value not in left_out]
+        kept = [value for value in outputs.values() if value not in left_out]
     if not kept:
         raise ModelError(
-            f"the model has no output but losses and running statistics ({listed(known)}); name what to keep with "
-            "--keep (outputs=), after making it an output of the forward model"
+            f"the model has no output but losses and running statistics ({listed(outputs)}); name what to keep "
+            "with --keep (outputs=), after making it an output of the forward model"
         )
     graph.outputs.clear()
     graph.outputs.extend(kept)
@@ -212,9 +212,9 @@ def _losses(graph: ir.Graph) -> set[ir.Value]:
         if any(value in depending for value in node.inputs):
             depending.update(node.outputs)
     computed = [v for v in graph.outputs if v.producer() is not None and v.dtype in (None, *SUPPORTED_DTYPES)]
-    found = {v for v in computed if v in depending or (v.shape is not None and len(v.shape) == 0)}
-    if found:
-        return found
+    losses = {v for v in computed if v in depending or (v.shape is not None and len(v.shape) == 0)}
+    if losses:
+        return losses
     single = [v for v in computed if has_one_element(v)]
     return set(single) if len(single) == 1 else set()
 

@@ -1,7 +1,7 @@
 """The epochs of a training run, with validation, early stopping and checkpoints.
 
-All that a run does is a function of its options, and of the state and the position, which a checkpoint has: a
-resumed run is bit-identical to one that was not interrupted.
+A run is a function of its options, its state and its position, which a checkpoint has: a resumed run is
+bit-identical to one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class Plan:
     """The number of samples of a batch, which the ranks share."""
     seed: int = 0
     drop_last: bool = False
-    """Whether to leave out the last batch of an epoch if it has fewer samples."""
+    """True to leave out the last batch of an epoch if it has fewer samples."""
     patience: int | None = None
     """The number of epochs without a lower validation loss after which the run stops."""
     checkpoint_every: int | None = None
     """The number of steps between checkpoints, in addition to those after epochs."""
     skip_not_finite: bool = False
-    """Whether a batch whose loss is not finite is left out, instead of ending the run."""
+    """True to skip a batch whose loss is not finite, instead of ending the run."""
 
 
 @dataclass(frozen=True)
 class Reports:
-    """Who is told of a run, and can end it."""
+    """The callbacks of a run."""
 
     log: RunLog
     step: Callable[[int, float, float], None] = lambda _epoch, _fraction, _loss: None
@@ -61,17 +61,17 @@ class Reports:
     epoch: Callable[[dict[str, Any]], None] = lambda _record: None
     """Takes the record of an epoch."""
     warning: Callable[[str], None] = lambda line: warn([line])
-    """Takes what is to be known of the validation loss."""
+    """Takes a warning about the validation loss."""
     stop: Callable[[], bool] = lambda: False
-    """Whether the user wants the run to end."""
+    """Returns True if the user wants the run to end."""
 
 
 class Outcome(NamedTuple):
-    """How a run ended."""
+    """The result of a run."""
 
     status: Status
     reason: str
-    """Why it could not go on."""
+    """The reason why it could not continue; empty if it could."""
     best: Mapping[str, Array] | None
     """The state with the lowest validation loss; None without a validation."""
 

@@ -36,10 +36,10 @@ def flat_layout(info: StepInfo, *models: ir.Model) -> StepInfo:
     """
     names, offset = Names(*models), 0
     state: dict[str, StateTensor] = {}
-    for name, one in info.state.items():
-        state[name] = replace(one, new=None, offset=offset)
-        offset += prod(one.shape)
-    double = any(one.dtype == "float64" for one in state.values())
+    for name, spec in info.state.items():
+        state[name] = replace(spec, new=None, offset=offset)
+        offset += prod(spec.shape)
+    double = any(spec.dtype == "float64" for spec in state.values())
     flat = FlatState(names.fresh(_INPUT), names.fresh(_OUTPUT), "float64" if double else "float32", offset)
     return replace(info, layout="flat", state=state, flat=flat)
 
@@ -56,15 +56,15 @@ def take_flat_state(model: ir.Model, info: StepInfo) -> None:
     dtype = ir.DataType.from_numpy(np.dtype(flat.dtype))
     vector = ir.val(flat.input, dtype, [flat.size])
     make = nodes_at_start(graph, Names(model), flat.input)
-    sizes = make.int64([prod(one.shape) for one in info.state.values()])
+    sizes = make.int64([prod(spec.shape) for spec in info.state.values()])
     parts = make.outputs_of("Split", vector, sizes, outputs=[f"part_{i}" for i in range(len(info.state))], axis=0)
-    for part, (name, one) in zip(parts, info.state.items(), strict=True):
+    for part, (name, spec) in zip(parts, info.state.items(), strict=True):
         if name in inputs:
             old = inputs[name]
-            part.dtype, part.shape = dtype, ir.Shape([prod(one.shape)])
-            tensor = make.op("Reshape", part, make.int64(one.shape), **_ZERO_IS_A_SIZE if 0 in one.shape else {})
-            tensor.dtype, tensor.shape = dtype, ir.Shape(one.shape)
-            _take_place(make, old, make.cast(tensor, ir.DataType.from_numpy(np.dtype(one.dtype))))
+            part.dtype, part.shape = dtype, ir.Shape([prod(spec.shape)])
+            tensor = make.op("Reshape", part, make.int64(spec.shape), **_ZERO_IS_A_SIZE if 0 in spec.shape else {})
+            tensor.dtype, tensor.shape = dtype, ir.Shape(spec.shape)
+            _take_place(make, old, make.cast(tensor, ir.DataType.from_numpy(np.dtype(spec.dtype))))
             graph.inputs.remove(old)
     graph.inputs.append(vector)
 

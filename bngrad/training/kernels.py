@@ -1,4 +1,4 @@
-"""Whether ONNX Runtime has a kernel for each node of a training step."""
+"""The check that ONNX Runtime has a kernel for each node of a training step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refuse_without_kernels(model: ir.Model) -> None:
-    """Refuses a model that ONNX Runtime cannot run for want of a kernel; passes where the library is missing.
+    """Refuses a model that ONNX Runtime has no kernel for; passes if the library is missing.
 
     Nothing is optimized: that takes most of the time, and replaces kernels by others for the same types.
 
@@ -38,6 +38,6 @@ def refuse_without_kernels(model: ir.Model) -> None:
         onnxruntime.InferenceSession(to_proto(bare).SerializeToString(), options, providers=execution_providers())
     except LibraryError:
         return
-    except Exception as error:  # what else is in the way, the session of the training loop tells
+    except Exception as error:  # the session of the training loop reports any other error
         if (refusal := no_kernel(model, error)) is not None:
             raise refusal from error

@@ -1,4 +1,4 @@
-"""The class labels of each batch: whether they are in range, and how many of them the scores are highest for."""
+"""The class labels of each batch: the check of their range, and the number with the highest score."""
 
 from __future__ import annotations
 
@@ -30,53 +30,53 @@ class LabelChecks:
     Args:
         evaluation: The evaluation graph of the step; its types are inferred.
         info: The metadata of the step.
-        session: Makes a session of a model.
+        session: Creates a session for a model.
     """
 
     def __init__(
         self, evaluation: ir.Model, info: StepInfo, session: Callable[[ir.Model], onnxruntime.InferenceSession]
     ) -> None:
         InferTypesPass()(evaluation)
-        found = find_class_labels(evaluation, info.data, info.loss)
-        self.checked: list[ClassLabels] = [one for one in found if one.range.unchecked is None]
+        labels = find_class_labels(evaluation, info.data, info.loss)
+        self.checked: list[ClassLabels] = [entry for entry in labels if entry.range.unchecked is None]
         """The labels that are checked."""
         program = program_of(evaluation, self.checked)
         self._session = None if program is None else session(program)
-        of_losses = {(one.range.value, one.scores): one for one in self.checked if one.of_loss}
+        of_losses = {(entry.range.value, entry.scores): entry for entry in self.checked if entry.of_loss}
         self._scored = next(iter(of_losses.values())) if len(of_losses) == 1 else None
 
     def require(self, data: Mapping[str, Array]) -> None:
         """Checks the labels of a batch.
 
         Raises:
-            InputError: A label is not that of a class, or what labels are computed of is not finite.
+            InputError: A label is not the number of a class, or data that labels are computed from are not finite.
         """
         if not self.checked:
             return
         values = self._values(data)
-        for one in self.checked:
-            one.require_in_range(values[one.range.value])
+        for entry in self.checked:
+            entry.require_in_range(values[entry.range.value])
 
     def correct(self, data: Mapping[str, Array], outputs: Mapping[str, Array]) -> tuple[int, int]:
         """Returns how many labels of a batch have the highest score, and how many labels there are.
 
         Both are 0 if there are no labels of a single loss, or no output has their scores.
         """
-        one = self._scored
-        scores = None if one is None else outputs.get(str(one.scores))
-        if one is None or scores is None:
+        scored = self._scored
+        scores = None if scored is None else outputs.get(str(scored.scores))
+        if scored is None or scores is None:
             return 0, 0
-        labels = self._values(data)[one.range.value]
+        labels = self._values(data)[scored.range.value]
         if labels.shape != (*scores.shape[:1], *scores.shape[2:]):
             return 0, 0
-        return one.correct(labels, scores)
+        return scored.correct(labels, scores)
 
     def left_out(self, data: Mapping[str, Array]) -> str | None:
         """Returns the name of labels of a loss that are all to be left out; None if there are none."""
         values = self._values(data) if self.checked else {}
-        for one in self.checked:
-            name, ignored = one.range.value, one.range.ignored
-            if one.of_loss and ignored is not None and (values[name] == ignored).all():
+        for entry in self.checked:
+            name, ignored = entry.range.value, entry.range.ignored
+            if entry.of_loss and ignored is not None and (values[name] == ignored).all():
                 return name
         return None
 
@@ -84,10 +84,10 @@ class LabelChecks:
         """The labels by their names."""
         if self._session is None:
             return dict(data)
-        feeds = {one.name: data[one.name] for one in self._session.get_inputs()}
+        feeds = {value.name: data[value.name] for value in self._session.get_inputs()}
         if names := not_finite(feeds):
-            raise InputError(f"the data {listed(names)}, of which labels are computed, are not finite")
-        outputs = [one.name for one in self._session.get_outputs()]
+            raise InputError(f"the data {listed(names)}, from which labels are computed, are not finite")
+        outputs = [value.name for value in self._session.get_outputs()]
         try:
             results = self._session.run(outputs, feeds)
         except Exception as error:

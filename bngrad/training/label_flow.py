@@ -1,4 +1,4 @@
-"""Where class labels and other indices come from: a data input as it is, or what is computed of data inputs."""
+"""The sources of class labels and other indices: a data input as it is, or a value computed from data inputs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _WIDE = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DO
 """Types that hold the number of each class."""
 
 _IN_RANGE = ("ArgMax", "ArgMin", "NonZero", "Shape", "Size", "TopK")
-"""Ops whose integers do not depend on what a label is, or are indices of their input."""
+"""Ops whose integers do not depend on the value of a label, or are indices of their input."""
 
 _MOST_STEPS = 20
 """The most additions and choices that labels are followed through."""
 
 _MOST_NODES = 100
-"""The most nodes that labels are computed by for a check of a batch."""
+"""The most nodes that compute labels for the check of a batch."""
 
 
 class Followed(NamedTuple):
-    """An input, of which labels are the elements minus a number."""
+    """An input whose elements minus a number are the labels."""
 
     input: ir.Value
     offset: int = 0
@@ -43,7 +43,7 @@ class Followed(NamedTuple):
 
 
 def follow(value: ir.Value | None, most: int = _MOST_STEPS) -> Followed | None:
-    """Returns the input that labels are, but for their type, shape and first number; None if they are computed.
+    """Returns the input that labels are, except for their type, shape and first number; None if they are computed.
 
     Args:
         value: The labels.
@@ -68,18 +68,18 @@ def _is_wide_cast(node: ir.Node) -> bool:
 
 
 def _shifted(node: ir.Node, most: int) -> Followed | None:
-    """Labels plus or minus a number."""
+    """Follows labels plus or minus a number."""
     first, second = node.inputs
-    number, found, sign = _integer(second), follow(first, most), 1 if node.op_type == "Sub" else -1
+    number, followed, sign = _integer(second), follow(first, most), 1 if node.op_type == "Sub" else -1
     if number is None and node.op_type == "Add":
-        number, found = _integer(first), follow(second, most)
-    if found is None or number is None or found.ignored:
+        number, followed = _integer(first), follow(second, most)
+    if followed is None or number is None or followed.ignored:
         return None
-    return found._replace(offset=found.offset + sign * number)
+    return followed._replace(offset=followed.offset + sign * number)
 
 
 def _selected(node: ir.Node, most: int) -> Followed | None:
-    """Labels of which one is replaced by a class, or negative ones by numbers of no class."""
+    """Follows labels after a Where that replaces one by a class, or negative ones by numbers of no class."""
     condition, yes, no = node.inputs
     maker, test = (None if value is None else value.producer() for value in (yes, condition))
     if maker is not None and maker.op_type == "Sub" and maker.inputs[0] is no:
@@ -99,7 +99,7 @@ def _selected(node: ir.Node, most: int) -> Followed | None:
 
 
 def _is_below_zero(test: ir.Node | None, value: ir.Value | None) -> bool:
-    """Whether a node is ``value < 0``."""
+    """Tests whether a node is ``value < 0``."""
     if test is None or test.op_type != "Less":
         return False
     return test.inputs[0] is value and _integer(test.inputs[1]) == 0
@@ -114,26 +114,26 @@ def _integer(value: ir.Value | None) -> int | None:
 
 
 class Sources(NamedTuple):
-    """What a value is computed of."""
+    """The data inputs that a value is computed from."""
 
     data: list[ir.Value]
     obstacle: str | None
-    """Why it cannot be computed of the data alone; None if it can."""
+    """The reason why it cannot be computed from only the data; None if it can."""
 
 
 def sources(value: ir.Value, data: Collection[ir.Value]) -> Sources:
-    """Returns the data inputs that a value depends on, and whether it can be computed of them alone."""
-    found: dict[ir.Value, None] = {}
-    known, waiting, nodes = {value}, [value], set[ir.Node]()
+    """Returns the data inputs that a value depends on, and whether they are enough to compute it."""
+    inputs: dict[ir.Value, None] = {}
+    seen, waiting, nodes = {value}, [value], set[ir.Node]()
     obstacle = None
     while waiting:
-        one = waiting.pop()
-        node = one.producer()
+        current = waiting.pop()
+        node = current.producer()
         if node is None:
-            if one in data:
-                found[one] = None
-            elif one.is_graph_input():
-                obstacle = f"it depends on the weights ({one.name!r})"
+            if current in data:
+                inputs[current] = None
+            elif current.is_graph_input():
+                obstacle = f"it depends on the weights ({current.name!r})"
             continue
         if node.op_type in _IN_RANGE and node.domain == "":
             if _needs_weights(node, data):
@@ -142,26 +142,26 @@ def sources(value: ir.Value, data: Collection[ir.Value]) -> Sources:
         nodes.add(node)
         if node.domain != "" or node.op_type in RANDOM_OPS or any(subgraphs(node)):
             obstacle = f"it is computed by {describe(node)}"
-        new = [one for one in node.inputs if one is not None and one not in known]
-        known.update(new)
+        new = [operand for operand in node.inputs if operand is not None and operand not in seen]
+        seen.update(new)
         waiting += new
     if len(nodes) > _MOST_NODES:
         obstacle = f"it is computed by {len(nodes)} nodes"
-    return Sources(list(found), obstacle)
+    return Sources(list(inputs), obstacle)
 
 
 def _needs_weights(node: ir.Node, data: Collection[ir.Value]) -> bool:
-    """Whether weights are needed to run a node."""
-    known, waiting = set[ir.Value](), [value for value in node.inputs if value is not None]
+    """Tests whether weights are needed to run a node."""
+    seen, waiting = set[ir.Value](), [value for value in node.inputs if value is not None]
     while waiting:
         value = waiting.pop()
-        if value in known:
+        if value in seen:
             continue
-        known.add(value)
+        seen.add(value)
         maker = value.producer()
         if maker is None:
             if value.is_graph_input() and value not in data:
                 return True
         else:
-            waiting += [one for one in maker.inputs if one is not None]
+            waiting += [operand for operand in maker.inputs if operand is not None]
     return False

@@ -1,9 +1,9 @@
-"""The loss of several batches, from what each adds to it: that of all their samples at once, in inference mode.
+"""The loss of several batches, from the part of each: as for all their samples at once, in inference mode.
 
 A loss is split into means and sums over the batch, which `loss_terms` finds, and functions of these: a ratio of
-sums, also with a guard against 0, a root of a mean, a weighted sum of terms. Means are weighted by what counts:
-labels that are not ignored, by their class weights. So a batch without such samples, whose own loss is NaN, adds
-nothing. Sums are summed, and the functions are computed once. A loss of another kind is averaged by samples.
+sums, also with a guard against 0, a root of a mean, a weighted sum of terms. Means are weighted by the labels
+that count, those not ignored, with their class weights. So a batch without such samples, whose own loss is NaN,
+adds nothing. Sums are summed, and the functions are computed once. A loss of another kind is averaged by samples.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _DOUBLE = ir.DataType.DOUBLE
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-4, 1e-2
-"""Of a loss and what its parts make: above the rounding, and below what pairs of samples contribute."""
+"""For a loss against its parts: above the rounding, and below the contribution of pairs of samples."""
 
 
 def _clip(value: float, low: float | None = None, high: float | None = None) -> float:
@@ -79,7 +79,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 class LossOfBatches:
-    """Adds an output to an evaluation graph: what a batch adds to the loss of several.
+    """Adds an output to an evaluation graph: the part of a batch in the loss of several.
 
     Args:
         model: The evaluation graph; it is changed.
@@ -89,7 +89,8 @@ class LossOfBatches:
     Attributes:
         output: The name of the output, a vector of doubles: the loss and 1, then a numerator and a weight for each
             term of the loss.
-        obstacle: Why the loss is no function of means and sums over the batch; None if it is, by its last nodes.
+        obstacle: The reason why the loss is not a function of means and sums over the batch; None if it is, by its
+            last nodes.
         averaged: Whether `total` is the average of the batches, weighted by samples; None until it is decided.
 
     Raises:
@@ -121,7 +122,7 @@ class LossOfBatches:
         make = NodesAtEnd(graph, names, "bngrad_loss_of_batches")
         pairs = [(self._loss, Sum()), *self._terms.items()]
         scalars = [scalar for value, term in pairs for scalar in _parts(make, value, term)]
-        vector = make.op("Concat", *(make.op("Reshape", one, make.int64([1])) for one in scalars), axis=0)
+        vector = make.op("Concat", *(make.op("Reshape", scalar, make.int64([1])) for scalar in scalars), axis=0)
         self.output = names.fresh("bngrad_loss_parts")
         vector = make.name(vector, self.output)
         vector.type, vector.shape = ir.TensorType(_DOUBLE), ir.Shape([len(scalars)])
@@ -141,33 +142,33 @@ class LossOfBatches:
         return self._at_once(parts, rows)
 
     def decide(self, tries: Sequence[Array], rows: Array) -> str | None:
-        """Decides what `total` is, by the loss of some samples and those of two parts of them.
+        """Decides whether `total` is an average, by the loss of some samples and of two parts of them.
 
         Args:
             tries: The output for the samples and for each part, [3, size], of some samples and of others.
             rows: The number of samples of each.
 
         Returns:
-            Why it is an average that is not that of all samples at once; None if there is no reason.
+            The reason why it is an average that differs from the loss of all samples at once; None if it does not.
         """
         finite = [parts for parts in tries if math.isfinite(parts[0, 0])]
         self.averaged = self.obstacle is not None
         if self._random or not finite:
             return self.obstacle
-        # A mean of what pairs of samples make, or a sum of means, looks like one of samples.
-        made = [self.total(parts[1:], rows[1:]) for parts in finite]
-        wrong = [i for i, parts in enumerate(finite) if not self._near(parts, made[i])]
+        # A mean over pairs of samples, or a sum of means, looks like a mean over samples.
+        totals = [self.total(parts[1:], rows[1:]) for parts in finite]
+        wrong = [i for i, parts in enumerate(finite) if not self._near(parts, totals[i])]
         self.averaged = self.averaged or bool(wrong)
         if all(self._near(parts, self.total(parts[1:], rows[1:])) for parts in finite):
             return None
         return self.obstacle or (
             f"that of {rows[0]} samples is {finite[wrong[0]][0, 0]:.6g}, and its terms for {rows[1]} and {rows[2]}"
-            f" of them make {made[wrong[0]]:.6g}"
+            f" of them make {totals[wrong[0]]:.6g}"
         )
 
-    def _near(self, parts: Array, made: float) -> bool:
-        """Whether a loss is that of the first part, all samples."""
-        return bool(abs(made - parts[0, 0]) <= self._tolerance * np.nanmax(np.abs(parts[:, 0])))
+    def _near(self, parts: Array, total: float) -> bool:
+        """Tests whether a total is the loss of the first part, all samples."""
+        return bool(abs(total - parts[0, 0]) <= self._tolerance * np.nanmax(np.abs(parts[:, 0])))
 
     def _at_once(self, parts: Array, rows: Array) -> float:
         values: dict[ir.Value | None, Any] = {None: None}
@@ -192,63 +193,63 @@ def _average(numbers: Array, rows: Array) -> float:
 
 
 def _split(graph: ir.Graph, terms: LossTerms, loss: ir.Value) -> tuple[dict[ir.Value, Term], list[ir.Node]]:
-    """The terms of a loss that are no functions of others, and the functions in the order of the graph.
+    """Returns the terms of a loss that are not functions of others, and the functions in the order of the graph.
 
     Raises:
         ModelError: The loss has another part.
     """
-    found: dict[ir.Value, Term] = {}
+    whole_terms: dict[ir.Value, Term] = {}
     functions: set[ir.Node] = set()
     waiting = [loss]
     while waiting:
         value = waiting.pop()
         node = value.producer()
-        if value in found or node in functions:
+        if value in whole_terms or node in functions:
             continue
         try:
             term = terms.term(value)
         except ModelError:
             term = None
         if term is not None and has_one_element(value) and _is_whole(term):
-            found[value] = term
+            whole_terms[value] = term
             continue
         if node is None or not _is_function(node):
             what = f"input {value.name!r}" if node is None else describe(node)
-            raise ModelError(f"{what} is neither a mean nor a sum over the batch, nor a function of such")
+            raise ModelError(f"{what} is neither a mean nor a sum over the batch, nor a function of these")
         functions.add(node)
-        waiting += [one for one in _read(node) if one is not None]
-    return found, [node for node in graph if node in functions]
+        waiting += [operand for operand in _read(node) if operand is not None]
+    return whole_terms, [node for node in graph if node in functions]
 
 
 def _is_whole(term: Term) -> bool:
-    """Whether a term is no function of others; a ratio of two sums is one."""
+    """Tests whether a term is not a function of others; a ratio of two sums is one."""
     return isinstance(term, Independent | Sum) or (isinstance(term, Mean) and term.total is None)
 
 
 def _read(node: ir.Node) -> Sequence[ir.Value | None]:
-    """The inputs that are numbers, and not the shape or the axes of a copy."""
+    """Returns the inputs that are numbers, and not the shape or the axes of a copy."""
     return node.inputs[:1] if node.op_type in SAME_ORDER else node.inputs
 
 
 def _is_function(node: ir.Node) -> bool:
-    """Whether a node computes a number of numbers, as `_FUNCTIONS` do."""
+    """Tests whether a node computes a number from numbers, as `_FUNCTIONS` do."""
     if node.domain != "" or node.op_type not in _FUNCTIONS or node.attributes.keys() & {"min", "max"}:
         return False
-    read = [value for value in _read(node) if value is not None]
-    if not all(has_one_element(value) for value in (*read, node.outputs[0])):
+    operands = [value for value in _read(node) if value is not None]
+    if not all(has_one_element(value) for value in (*operands, node.outputs[0])):
         return False
-    made = node.outputs[0].dtype
+    dtype = node.outputs[0].dtype
     rounds = node.op_type in ("Cast", "CastLike", "Div", "Pow", "Reciprocal") and not (
-        made and made.is_floating_point()
+        dtype and dtype.is_floating_point()
     )
     return not rounds
 
 
 def _parts(make: NodesAtEnd, value: ir.Value, term: Term) -> tuple[ir.Value, ir.Value]:
-    """The numerator and the weight of a term, double scalars."""
-    one = make.constant(1, _DOUBLE)
+    """Builds the numerator and the weight of a term, double scalars."""
+    unit = make.constant(1, _DOUBLE)
     if not isinstance(term, Mean):
-        return make.cast(value, _DOUBLE), one
+        return make.cast(value, _DOUBLE), unit
     weight, zero = weight_of_mean(make, term), make.constant(0, _DOUBLE)
     weighted = make.op("Mul", make.cast(value, _DOUBLE), weight)
     return make.op("Where", make.op("Equal", weight, zero), zero, weighted), weight

@@ -34,7 +34,7 @@ class AppendedLoss(NamedTuple):
     target: str
     """The new input: labels, or a target of the prediction's type and shape."""
     warnings: list[str]
-    """What is probably not intended."""
+    """Properties of the model that are probably not intended."""
 
 
 def append_loss(model: ir.Model, loss_fn: str | LossFunction, *, prediction: str | None = None) -> AppendedLoss:
@@ -85,19 +85,19 @@ def append_loss(model: ir.Model, loss_fn: str | LossFunction, *, prediction: str
 
 
 def _find_prediction(model: ir.Model, name: str | None) -> ir.Value:
-    made = {str(value.name): value for node in model.graph for value in node.outputs if value.name}
+    values = {str(value.name): value for node in model.graph for value in node.outputs if value.name}
     if name is not None:
-        if name not in made:
-            raise ModelError(unknown_name(name, made, "a value"))
-        if not _is_float(made[name]):
-            raise ModelError(f"prediction {typed(made[name])} has no loss; expected a float tensor")
-        return made[name]
+        if name not in values:
+            raise ModelError(unknown_name(name, values, "a value"))
+        if not _is_float(values[name]):
+            raise ModelError(f"prediction {typed(values[name])} has no loss; expected a float tensor")
+        return values[name]
     outputs = [value for value in model.graph.outputs if _is_float(value) and not is_new_statistic(value)]
     if len(outputs) != 1:
-        found = ", ".join(map(typed, outputs)) or "none"
+        candidates = ", ".join(map(typed, outputs)) or "none"
         raise ModelError(
             f"the model has {len(outputs) or 'no'} float outputs; name the prediction with --prediction "
-            f"(prediction=) (its float outputs are {found})"
+            f"(prediction=) (its float outputs are {candidates})"
         )
     return outputs[0]
 
@@ -122,8 +122,8 @@ def _reshaped(make: LossNodes, target: ir.Value, x: ir.Value) -> ir.Value:
 
 def _normalized_twice(model: ir.Model, x: ir.Value, loss_fn: LossFunction) -> list[str]:
     """A warning if a model ends in a softmax or sigmoid that the loss function applies itself."""
-    made = (value for node in inlined(model).graph for value in node.outputs if value.name == x.name)
-    node = origin(next(made, x), SAME_VALUES).producer()
+    matches = (value for node in inlined(model).graph for value in node.outputs if value.name == x.name)
+    node = origin(next(matches, x), SAME_VALUES).producer()
     if node is None or node.op_type not in loss_fn.normalizes or node.domain not in ("", "ai.onnx"):
         return []
     warning = (

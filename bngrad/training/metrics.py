@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bngrad.training.trainer import Trainer
 
 _TRIES = 3
-"""Samples of the size of a batch by which it is decided what the loss of several is."""
+"""The number of batches by which the kind of a loss of several batches is decided."""
 
 
 class Interrupted(Exception):  # noqa: N818 - no error
@@ -25,13 +25,13 @@ class Interrupted(Exception):  # noqa: N818 - no error
 
 
 class Evaluation(NamedTuple):
-    """How good a state is."""
+    """The loss and accuracy of a state."""
 
     loss: float
     """The loss of all samples, see `LossOfBatches`; NaN also if none of them counts."""
     accuracy: float | None
     """The share of the labels with the highest score; None if the model has no single input of labels, or its
-    scores are no output."""
+    scores are not an output."""
 
 
 def evaluate(
@@ -45,20 +45,20 @@ def evaluate(
 ) -> Evaluation:
     """Evaluates the state of a trainer; each of its ranks takes some of the batches.
 
-    The result is the same on all ranks, and depends on the samples and the size of the batches alone.
+    The result is the same on all ranks, and depends only on the samples and the size of the batches.
 
     Args:
         trainer: The trainer.
         dataset: The samples.
         size: The number of samples of a batch.
         drop_last: Whether to leave out a last batch with fewer samples.
-        stop: Whether to end.
+        stop: Returns True to end the evaluation.
         warning: Takes a line, the first time, if the loss is not that of all samples at once.
 
     Raises:
         InputError: See `Trainer.evaluate`.
         DistributedError: See `Trainer`.
-        Interrupted: ``stop`` says so on some rank.
+        Interrupted: ``stop`` returns True on some rank.
     """
     ranks, loss = trainer.ranks, trainer.loss_of_batches
     if loss.averaged is None:
@@ -83,7 +83,7 @@ def evaluate(
 
 
 def _decide(trainer: Trainer, dataset: Dataset, size: int) -> dict[str, Any]:
-    """Whether the loss of several batches is an average, and why, if it is not that of all samples at once."""
+    """Decides whether the loss of several batches is an average; the reason if it is not that of all samples."""
     loss = trainer.loss_of_batches
     third = max(min(size, len(dataset)) // 3, 1)
     rows = np.array([3 * third, 2 * third, third])

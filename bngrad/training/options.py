@@ -26,7 +26,7 @@ consumer of ORT's dialect, without ops of ``bngrad``.
 """
 
 Layout = Literal["named", "flat"]
-"""How a step takes its state: an input for each tensor, or one vector."""
+"""The form of a step's state: an input for each tensor, or one vector."""
 
 OPTIMIZER = "Optimizer"
 
@@ -40,7 +40,7 @@ class LossKeywords(ForwardKeywords, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class LossOptions(ForwardOptions):
-    """How a forward model is differentiated that may have no loss."""
+    """The options to differentiate a forward model that may have no loss."""
 
     loss_fn: "str | LossFunction | None" = None  # its options are in `bngrad.cli.loss_options`
     prediction: str | None = None
@@ -71,11 +71,11 @@ class TrainingKeywords(LossKeywords, GraphKeywords, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(GraphOptions, LossOptions):
-    """What `differentiate` and `training_step` have in common."""
+    """The options of both `differentiate` and `training_step`."""
 
     sync: bool = option(
         False,
-        "Make the result that of one rank of a [distributed run](../guides/distributed.md): batch norms in "
+        "Build the graph for one rank of a [distributed run](../guides/distributed.md): batch norms in "
         "training mode use the statistics of the whole batch, and the loss and the gradients are those of the "
         "whole batch on every rank.",
         group=BATCH_NORMS,
@@ -102,7 +102,7 @@ class DifferentiateOptions(TrainingOptions):
     target: DifferentiationTarget = option(
         "stock",
         "[Runtime](training-graph.md#targets) for the result: any ONNX Runtime (stock); a training build with "
-        "bngrad's batch norms (training); or a training build alone (ort).",
+        "bngrad's batch norms (training); or only a training build (ort).",
         group=OUTPUT,
     )
     defaults: bool = option(
@@ -126,7 +126,7 @@ class UpdateKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions(Options):
-    """How a step updates the weights, and what it has as inputs and outputs."""
+    """The options for the updates of the weights, and for the inputs and outputs of a step."""
 
     groups: "Sequence[ParameterGroup]" = ()
     clip_norm: float | None = option(

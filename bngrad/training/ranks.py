@@ -1,4 +1,4 @@
-"""The ranks of a training run: what they do together, and how an error on one of them reaches the others."""
+"""The ranks of a training run: their joint actions, and errors of one rank raised on all."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_made: list[tuple[MPI.Intracomm, Communicator]] = []
-"""The communicators of this process that were made of one of mpi4py; only one can be attached at a time."""
+_communicators: list[tuple[MPI.Intracomm, Communicator]] = []
+"""The communicators of this process, each with its mpi4py original; only one can be attached at a time."""
 
 
 class Ranks:
     """The ranks of a run. All of them call its methods, in the same order and with the same keys.
 
     Args:
-        comm: What connects them; None for one rank alone.
+        comm: Their communicator; None for a single rank.
 
     Raises:
         InputError: It is something else.
@@ -44,7 +44,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which reads and writes the files of the run."""
+        """True on rank 0, which reads and writes the files of the run."""
         return self.rank == 0
 
     def attach(self) -> None:
@@ -57,7 +57,7 @@ class Ranks:
         """Runs a block without collectives; an error in it is raised on all ranks.
 
         Args:
-            key: What the block does.
+            key: A name for the block.
 
         Raises:
             BngradError: The error of the first rank with one; its message names the rank, unless all have the
@@ -71,10 +71,10 @@ class Ranks:
             yield
         except BaseException as error:
             self.comm.agree(key, flag=True)
-            found = self.comm.gather_text(f"{key}/error", _text_of(error))
+            texts = self.comm.gather_text(f"{key}/error", _text_of(error))
             self._told = error
             if isinstance(error, BngradError):
-                raise _first_error(found) from error
+                raise _first_error(texts) from error
             raise
         if self.comm.agree(key, flag=False):
             raise _first_error(self.comm.gather_text(f"{key}/error", ""))
@@ -83,7 +83,7 @@ class Ranks:
         """Runs an action without collectives on rank 0.
 
         Args:
-            key: What the action does.
+            key: A name for the action.
             action: The action; it returns anything that JSON can hold.
 
         Returns:
@@ -113,18 +113,18 @@ class Ranks:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Runs a block of which an error makes the next collective of the other ranks fail, too."""
+        """Runs a block; an error in it makes the next collective of the other ranks fail, too."""
         try:
             yield
         except BaseException as error:
-            known = isinstance(error, BngradError) and (error.on_all_ranks or isinstance(error, DistributedError))
-            if self.comm is not None and not known and error is not self._told:
+            shared = isinstance(error, BngradError) and (error.on_all_ranks or isinstance(error, DistributedError))
+            if self.comm is not None and not shared and error is not self._told:
                 self._told = error
                 self.comm.fail(error)
             raise
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """A block in which an error of ONNX Runtime in a collective becomes that of the communicator.
+        """Returns a block that converts an error of ONNX Runtime in a collective to that of the communicator.
 
         Raises:
             DistributedError: See `Communicator`.
@@ -137,7 +137,7 @@ class Ranks:
         Args:
             what: The name of all values together.
             values: The values by name; anything that JSON can hold.
-            expected: What the ranks have to have in common.
+            expected: The things that must be the same on all ranks, for the message.
 
         Raises:
             DistributedError: They are not; the message names the value and two ranks. See also `Communicator`.
@@ -145,10 +145,10 @@ class Ranks:
         if self.comm is None:
             return
         every = [json.loads(text) for text in self.comm.gather_text(what, json.dumps(values, default=str))]
-        for rank, found in enumerate(every):
+        for rank, other in enumerate(every):
             for name, value in every[0].items():
-                if found.get(name) != value:
-                    text = f"{name} is {value} on rank 0 and {found.get(name)} on rank {rank}"
+                if other.get(name) != value:
+                    text = f"{name} is {value} on rank 0 and {other.get(name)} on rank {rank}"
                     raise _on_all_ranks(
                         DistributedError(
                             f"ranks 0 and {rank} do not match: {text}; expected {expected} on all ranks"
@@ -172,7 +172,7 @@ class Ranks:
         return array[None] if self.comm is None else self.comm.all_gather(key, array)
 
     def any(self, key: str, flag: bool) -> bool:
-        """Whether a flag is true on any rank.
+        """Returns whether a flag is true on any rank.
 
         Raises:
             DistributedError: See `Communicator`.
@@ -189,23 +189,23 @@ class Ranks:
 
 
 def _communicator_of(comm: MPI.Intracomm) -> Communicator:
-    """The communicator of one of mpi4py, the same each time."""
-    for known, made in _made:
-        if known == comm:
-            return made
-    made = Communicator(comm)
-    _made.append((comm, made))
-    return made
+    """Returns the communicator for one of mpi4py, the same each time."""
+    for mpi_comm, communicator in _communicators:
+        if mpi_comm == comm:
+            return communicator
+    communicator = Communicator(comm)
+    _communicators.append((comm, communicator))
+    return communicator
 
 
 def _text_of(error: BaseException) -> str:
     return json.dumps([type(error).__name__, str(error)])
 
 
-def _first_error(found: list[str]) -> BngradError:
+def _first_error(texts: list[str]) -> BngradError:
     """The error to raise on all ranks."""
-    rank = next(index for index, text in enumerate(found) if text)
-    return _raised_by(rank, found[rank], "" if len(set(found)) == 1 else f"rank {rank}: ")
+    rank = next(index for index, text in enumerate(texts) if text)
+    return _raised_by(rank, texts[rank], "" if len(set(texts)) == 1 else f"rank {rank}: ")
 
 
 def _raised_by(rank: int, text: str, prefix: str) -> BngradError:

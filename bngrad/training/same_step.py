@@ -1,4 +1,4 @@
-"""What the ranks of a trainer must have in common."""
+"""Checks that the ranks of a trainer have the same training step."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def require_alone(step: TrainingStep) -> None:
-    """Checks that a step without a communicator is not one of several, which would each train alone.
+    """Checks that a step without a communicator is not one of several, each of which would train alone.
 
-    A program that gave the library a collective function of its own knows what it does.
+    A program that gave the library a collective function of its own is not checked.
 
     Raises:
         InputError: A launcher started several processes, and the step is synchronized.
@@ -42,7 +42,7 @@ def require_same_step(ranks: Ranks, step: TrainingStep, implementation: Implemen
         rate: Its first learning rate.
 
     Raises:
-        InputError: The step or the implementation is for one rank alone.
+        InputError: The step or the implementation is for a single rank.
         DistributedError: The ranks differ; see also `Communicator`.
     """
     with ranks.together("synchronized step"):

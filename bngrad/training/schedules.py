@@ -10,7 +10,7 @@ schedule           learning rate at update t (0 at the first)                   
 ================== =============================================================== =============================
 
 A cosine schedule with a warm-up of w updates is linear from rate * start to rate, and then a cosine over the other
-total - w, as SequentialLR makes of both. It stays at the minimum after its last update; PyTorch's rises again.
+total - w, as SequentialLR combines both. It stays at the minimum after its last update; PyTorch's rises again.
 """
 
 from __future__ import annotations

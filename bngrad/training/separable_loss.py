@@ -1,7 +1,7 @@
 """Checks that the terms of a loss add up over the parts of a batch, by running the model.
 
-`loss_terms` takes a term for a sum or a mean over the batch by its last node. That is wrong if what it adds up
-is not of single samples: in a contrastive loss, behind a layer that normalizes over the batch and is no batch
+`loss_terms` takes a term for a sum or a mean over the batch by its last node. That is wrong if its summands
+depend on several samples: in a contrastive loss, after a layer that normalizes over the batch and is not a batch
 norm, or where the batch is reduced twice. So each term is computed for a batch and for two parts of it, in
 inference mode, on random data: a sum must be the sum of those of the parts, a mean their weighted mean.
 """
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _ROWS, _FIRST = 5, 2
 """Of the batch, and of its first part; one row may have no deviation from a mean."""
 _SIZES = (8, 32, 64, 224, 1)
-"""What is tried for other symbolic dimensions: a model may need images of some size."""
+"""The sizes tried for other symbolic dimensions: a model may need images of some size."""
 _TOLERANCE = 1e-4
-"""Of a term: far above the rounding of float, and far below what pairs of samples contribute."""
+"""Of a term: far above the rounding of float, and far below the contribution of pairs of samples."""
 
 
 class _Draw(NamedTuple):
@@ -50,7 +50,7 @@ class _Draw(NamedTuple):
 
 
 _DRAWS = (_Draw(1.0, positive=True), _Draw(0.01, positive=True), _Draw(3.0, positive=False))
-"""Large numbers may overflow in a network that is not trained, small ones may not reach what a term compares."""
+"""Large numbers may overflow in a network that is not trained, small ones may stay below a term's thresholds."""
 
 
 def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> str | None:
@@ -62,7 +62,7 @@ def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> 
         loss: The name of the loss.
 
     Returns:
-        Why it could not be checked; None if it was.
+        The reason why it could not be checked; None if it was.
 
     Raises:
         ModelError: A term does not add up.
@@ -70,8 +70,8 @@ def check_separable(model: ir.Model, values: Mapping[str, Array], loss: str) -> 
     try:
         evaluation = InferTypesPass()(evaluation_graph(model, values, loss, batch_statistics=True)).model
         graph = evaluation.graph
-        found = terms_of(LossTerms(graph, list(values)), next(v for v in graph.outputs if v.name == loss))
-        terms = {value: term for value, term in found.items() if not isinstance(term, Combination)}
+        all_terms = terms_of(LossTerms(graph, list(values)), next(v for v in graph.outputs if v.name == loss))
+        terms = {value: term for value, term in all_terms.items() if not isinstance(term, Combination)}
         _require_comparable(evaluation)
         data = [value for value in graph.inputs if value.name not in values]
         was_fixed = _free_batch(graph, data)
@@ -100,7 +100,7 @@ def _require_comparable(evaluation: ir.Model) -> None:
 
 
 def _free_batch(graph: ir.Graph, data: list[ir.Value]) -> bool:
-    """Makes the first dimension of the data symbolic if the model fixes it, and returns whether it did."""
+    """Makes the first dimension of the data symbolic if the model fixes it; returns whether it was fixed."""
     if any(_takes_rows(value) for value in data):
         return False
     for value in data:
@@ -117,34 +117,34 @@ def _takes_rows(value: ir.Value) -> bool:
 
 
 def _read_for(value: ir.Value, term: Term) -> list[ir.Value]:
-    """What has to be known of a term: its value, and what its weight is computed of."""
+    """Returns the values needed for a term: its own, and those that its weight is computed from."""
     if not isinstance(term, Mean):
         return [value]
     if term.loss is not None:
-        return [value, *(one for one in term.loss.inputs[1:] if one is not None)]
-    return [value, *(one for one in (term.of, term.total, term.sum) if one is not None)]
+        return [value, *(operand for operand in term.loss.inputs[1:] if operand is not None)]
+    return [value, *(operand for operand in (term.of, term.total, term.sum) if operand is not None)]
 
 
-def _runner(evaluation: ir.Model, wanted: list[ir.Value], values: Mapping[str, Array]) -> Run:
+def _runner(evaluation: ir.Model, outputs: list[ir.Value], values: Mapping[str, Array]) -> Run:
     """Returns a function that computes values of the graph by their names."""
     graph = evaluation.graph
     generator = np.random.default_rng(1)
-    given = {str(v.name): v.const_value.numpy() for v in graph.initializers.values() if v.const_value is not None}
+    fixed = {str(v.name): v.const_value.numpy() for v in graph.initializers.values() if v.const_value is not None}
     for name, array in values.items():
         number = array.astype(state_dtype(array.dtype))
-        # A layer that is initialized to 0 hides what is behind it.
+        # With weights of 0 a layer hides dependences between samples.
         noise = generator.uniform(0, 1, array.shape)
         moved = number * (1 + 0.1 * noise).astype(number.dtype) + np.where(number == 0, 0.01 * noise, 0)
-        given[name] = np.asarray(moved, number.dtype)  # of a scalar, NumPy makes a number, and no array
-    made = [value for value in dict.fromkeys(wanted) if value.producer() is not None]
-    graph.outputs[:] = made
+        fixed[name] = np.asarray(moved, number.dtype)  # NumPy converts a scalar array to a number
+    computed = [value for value in dict.fromkeys(outputs) if value.producer() is not None]
+    graph.outputs[:] = computed
     run = session(evaluation)
     quiet = onnxruntime.RunOptions()
     quiet.log_severity_level = 4  # sizes that the model does not take are expected
-    inputs, names = {one.name for one in run.get_inputs()}, [str(value.name) for value in made]
+    inputs, names = {value.name for value in run.get_inputs()}, [str(value.name) for value in computed]
 
     def values_of(data: Mapping[str, Array]) -> dict[str, Array]:
-        feeds = given | dict(data)
+        feeds = fixed | dict(data)
         results = run.run(names, {name: array for name, array in feeds.items() if name in inputs}, quiet)
         return feeds | dict(zip(names, results, strict=True))
 
@@ -152,7 +152,7 @@ def _runner(evaluation: ir.Model, wanted: list[ir.Value], values: Mapping[str, A
 
 
 def _of_random_data(run: Run, data: list[ir.Value]) -> Iterator[list[dict[str, Array]]]:
-    """The values for a batch and for its parts, of each draw of random data that the model takes."""
+    """Yields the values for a batch and for its parts, for each draw of random data that the model takes."""
     rows = {str(value.name) for value in data if _takes_rows(value)}
     reason: Exception | None = None
     for size in _SIZES:
@@ -173,11 +173,11 @@ def _of_random_data(run: Run, data: list[ir.Value]) -> Iterator[list[dict[str, A
 
 
 def _drawn(value: ir.Value, generator: np.random.Generator, size: int, draw: _Draw) -> Array:
-    """Random data: labels and indices are 0 or 1, which every model with classes or a vocabulary has."""
+    """Draws random data: labels and indices are 0 or 1, which every model with classes or a vocabulary has."""
     shape = known_shape(value)
     if shape is None or value.dtype is None:
         raise ModelError(f"input {value.name!r} has no known rank or type")
-    sizes = [one if isinstance(one, int) else (size if axis else _ROWS) for axis, one in enumerate(shape)]
+    sizes = [dim if isinstance(dim, int) else (size if axis else _ROWS) for axis, dim in enumerate(shape)]
     dtype = value.dtype.numpy()
     if dtype.kind in "iub":
         return generator.integers(0, 2, sizes).astype(dtype)
@@ -186,7 +186,7 @@ def _drawn(value: ir.Value, generator: np.random.Generator, size: int, draw: _Dr
 
 
 def _weight(term: Term, values: Mapping[str, Array]) -> float:
-    """How much a part counts in a mean."""
+    """Returns the weight of a part in a mean."""
     if not isinstance(term, Mean):
         return 1.0
     if term.total is not None:
@@ -201,16 +201,16 @@ def _weight(term: Term, values: Mapping[str, Array]) -> float:
 
 
 def _whole(loss: str, value: ir.Value, term: Term, values: list[dict[str, Array]]) -> float:
-    """A term of the batch, which must follow from its parts; NaN if it is not finite.
+    """Returns a term of the batch, which must follow from its parts; NaN if it is not finite.
 
     Raises:
         ModelError: It does not.
     """
     whole = float(values[0][str(value.name)].item())
     divided = term.sum if isinstance(term, Mean) else None
-    parts = [float(each[str((divided or value).name)].item()) for each in values[1:]]
+    parts = [float(results[str((divided or value).name)].item()) for results in values[1:]]
     is_sum = isinstance(term, Sum)
-    weights = np.array([1.0 if is_sum else _weight(term, each) for each in values[1:]])
+    weights = np.array([1.0 if is_sum else _weight(term, results) for results in values[1:]])
     counted = np.array(parts) if divided is not None else np.where(weights == 0, 0, parts) * weights
     with np.errstate(all="ignore"):
         counted = counted / (1 if is_sum else weights.sum())
@@ -222,6 +222,6 @@ def _whole(loss: str, value: ir.Value, term: Term, values: list[dict[str, Array]
         raise ModelError(
             f"loss {loss!r} depends on more than single samples{where} in inference mode: {whole:.6g} for a "
             f"batch, and a {'sum' if is_sum else 'mean'} of {expected:.6g} over its parts; with --sync (sync=), "
-            "expected a loss and layers that look at each sample on its own, but for batch norms"
+            "expected a loss and layers that look at each sample on its own, except batch norms"
         )
     return whole

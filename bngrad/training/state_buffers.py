@@ -37,7 +37,7 @@ class StateBuffers:
         if info.flat is not None:
             specs = [(info.flat.input, info.flat.output, (info.flat.size,), info.flat.dtype)]
         else:
-            specs = [(name, str(one.new), one.shape, one.dtype) for name, one in info.state.items()]
+            specs = [(name, str(entry.new), entry.shape, entry.dtype) for name, entry in info.state.items()]
         self._arrays = {old: empty_at_cache_line(shape, np.dtype(dtype)) for old, _, shape, dtype in specs}
         self.inputs: dict[str, onnxruntime.OrtValue] = {
             old: to_ort_value(array) for old, array in self._arrays.items()

@@ -1,4 +1,4 @@
-"""Which training step wrote a state: a state of another model or of another optimizer is refused by what differs.
+"""The training step that wrote a state: a state of another model or optimizer is refused, with the difference.
 
 The graph counts, and not only the names and shapes of the state: a model with Tanh instead of Relu has the same
 weights, and Adam and AdamW keep the same moments.
@@ -23,7 +23,7 @@ KEY = "step"
 
 
 class StateDict(dict[str, "NDArray[Any]"]):
-    """A state in memory that knows which training step it is of.
+    """A state in memory that records its training step.
 
     Args:
         arrays: The state, in the named layout.
@@ -36,7 +36,7 @@ class StateDict(dict[str, "NDArray[Any]"]):
 
 
 def origin_of(info: StepInfo) -> dict[str, Any]:
-    """What a state says of the training step that wrote it; anything that JSON can hold."""
+    """The record of a training step in a state that it wrote; anything that JSON can hold."""
     origin = {
         "optimizer": dict(info.optimizer),
         "accumulate": info.accumulate,
@@ -48,29 +48,29 @@ def origin_of(info: StepInfo) -> dict[str, Any]:
 
 
 def check_origin(what: object, origin: object, info: StepInfo, *, anyway: bool) -> list[str]:
-    """Checks that a state is one of a training step.
+    """Checks that a state belongs to a training step.
 
     Args:
-        what: The file of the state, or how to call the state.
-        origin: What the state says of the step that wrote it; None if it says nothing.
-        info: The metadata of the step that is to go on with it.
-        anyway: Whether another step is only named.
+        what: The file of the state, or a name for the state.
+        origin: The state's record of the step that wrote it; None if it has none.
+        info: The metadata of the step that is to continue with it.
+        anyway: Whether to name another step instead of refusing it.
 
     Returns:
-        What could not be checked, and with ``anyway`` what differs: a line each.
+        A line for each unchecked property, and with ``anyway`` for each difference.
 
     Raises:
         InputError: The state is of another step.
     """
     if not isinstance(origin, dict) or not isinstance(origin.get("optimizer"), dict):
         line = "the names, types and shapes of the state are checked, but neither the model nor the optimizer"
-        return [f"{what} does not say which training step wrote it: {line}"]
-    if found := "; ".join(differences(origin, info)):
-        line = f"{what} is the state of another training step: {found}"
+        return [f"{what} does not record which training step wrote it: {line}"]
+    if difference := "; ".join(differences(origin, info)):
+        line = f"{what} is the state of another training step: {difference}"
         if anyway:
             return [line]
         raise InputError(
-            f"{line}; go on with the step that wrote it, or give --resume-anyway (anyway=True in Python)"
+            f"{line}; continue with the step that wrote it, or give --resume-anyway (anyway=True in Python)"
         )
     if info.fingerprint is not None and isinstance(origin.get("fingerprint"), dict):
         return []
@@ -79,7 +79,7 @@ def check_origin(what: object, origin: object, info: StepInfo, *, anyway: bool) 
 
 
 def differences(origin: Mapping[str, Any], info: StepInfo) -> list[str]:
-    """Returns what is known to differ between the step that wrote a state and another one."""
+    """Returns the known differences between the step that wrote a state and another one."""
     now = origin_of(info)
     lines = []
     if origin["optimizer"] != now["optimizer"]:

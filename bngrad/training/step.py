@@ -4,8 +4,8 @@
 
     data, learning_rate, state -> loss, new state
 
-The state is the weights, the running statistics, what the optimizer keeps, and the number of updates. A loop feeds
-each new value to the next call; `step_info` has the metadata that says which belongs to which.
+The state is the weights, the running statistics, the optimizer state, and the number of updates. A loop feeds each
+new value to the next call; `step_info` has the metadata that maps outputs to inputs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """A training step, and what belongs to it."""
+    """A training step, its evaluation graph and its initial state."""
 
     model: ir.Model
     """The step."""
@@ -60,9 +60,9 @@ class Step(NamedTuple):
     info: StepInfo
     """The metadata of both models."""
     warnings: list[str]
-    """What is probably not intended."""
+    """Properties of the model that are probably not intended."""
     notes: list[str]
-    """What was changed in the forward model."""
+    """Changes that were made to the forward model."""
 
 
 def build_step(
@@ -73,20 +73,20 @@ def build_step(
     evaluation_conditions: Sequence[Condition] = (),
     **changes: Unpack[StepKeywords],
 ) -> Step:
-    """Builds a training step of a forward model.
+    """Builds a training step from a forward model.
 
     Args:
         model: The forward model; it is not changed.
         options: See `bngrad.training_step`.
         evaluation: The forward model in inference mode, with the names of ``model`` for weights and running
             statistics; by default made from ``model``.
-        evaluation_conditions: What the sizes of symbolic dimensions have to fulfil in ``evaluation``.
+        evaluation_conditions: The conditions that the sizes of symbolic dimensions must fulfil in ``evaluation``.
         changes: Changes of the options.
 
     Raises:
         InputError: An option is wrong, or a weight has no initial value.
-        ModelError: The model cannot be differentiated, or its loss cannot be computed in inference mode, or there
-            depends on the statistics of the batch, unless that is accepted.
+        ModelError: The model cannot be differentiated, or its loss cannot be computed in inference mode, or in
+            that mode depends on the statistics of the batch, unless that is accepted.
         UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
     """
     options = replace(options, **changes)
@@ -106,9 +106,9 @@ def build_step(
     of_training = evaluation is None
     if of_training:
         InferTypesPass()(model)  # for the training graph and the evaluation graph
-    known = read_forward_info(model)
-    made = differentiate(model, options.forward(), last=False)
-    builder = StepBuilder(made, options.values or {})
+    exported = read_forward_info(model)
+    training_graph = differentiate(model, options.forward(), last=False)
+    builder = StepBuilder(training_graph, options.values or {})
     builder.add_optimizer(optimizer, groups=options.groups, clip_norm=clip_norm, accumulate=accumulate)
     info = builder.finish(
         options.outputs,
@@ -117,30 +117,30 @@ def build_step(
         accumulate=accumulate,
         synchronized=options.sync,
     )
-    result = made.model
+    result = training_graph.model
     if evaluation is None:
         evaluation = evaluation_graph(
-            model, builder.initial, made.loss, batch_statistics=options.batch_statistics, in_place=True
+            model, builder.initial, training_graph.loss, batch_statistics=options.batch_statistics, in_place=True
         )
     else:
         evaluation = evaluation.clone()
         make_state_inputs(evaluation, builder.initial)
     infer_and_check(evaluation, source)
-    labels = tuple(one.range for one in find_class_labels(evaluation, info.data, info.loss))
-    warnings += [one.unchecked for one in labels if one.unchecked is not None]
-    if known is not None:
+    labels = tuple(class_labels.range for class_labels in find_class_labels(evaluation, info.data, info.loss))
+    warnings += [label_range.unchecked for label_range in labels if label_range.unchecked is not None]
+    if exported is not None:
         info = replace(
             info,
-            size_conditions=(*known.size_conditions, *known.training_size_conditions),
-            evaluation_size_conditions=tuple(known.size_conditions if of_training else evaluation_conditions),
+            size_conditions=(*exported.size_conditions, *exported.training_size_conditions),
+            evaluation_size_conditions=tuple(exported.size_conditions if of_training else evaluation_conditions),
         )
     info = replace(info, fingerprint=_fingerprint(info, result, evaluation), labels=labels)
     if options.layout == "flat":
-        new = {name: str(one.new) for name, one in info.state.items()}
+        new = {name: str(entry.new) for name, entry in info.state.items()}
         info = flat_layout(info, result, evaluation)
         return_flat_state(result, info, new)
-        for each in (result, evaluation):
-            take_flat_state(each, info)
+        for step_model in (result, evaluation):
+            take_flat_state(step_model, info)
         check(evaluation, source)
     RemoveUnusedNodesPass()(result)
     EmbedFunctionsPass(options.functions)(result)
@@ -150,16 +150,16 @@ def build_step(
         _give_defaults(
             result, builder.state if info.flat is None else {info.flat.input: info.flatten(builder.state)}
         )
-    for each in (result, evaluation):
-        write_step_info(each, info)
+    for step_model in (result, evaluation):
+        write_step_info(step_model, info)
     infer_and_check(result, source)
-    return Step(result, evaluation, builder.state, info, warnings + made.warnings, made.notes)
+    return Step(result, evaluation, builder.state, info, warnings + training_graph.warnings, training_graph.notes)
 
 
 def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Fingerprint:
     """The fingerprint of a step of the named layout."""
     values = {str(value.name): value for value in step.graph.outputs}
-    new = {f"new {name}": values[str(one.new)] for name, one in info.state.items()}
+    new = {f"new {name}": values[str(entry.new)] for name, entry in info.state.items()}
     losses = [value for value in evaluation.graph.outputs if value.name == info.loss]
     return Fingerprint(
         graph_digest(step, {"loss": values[info.loss], **new}),

@@ -39,16 +39,16 @@ class StepBuilder:
     """Turns a training graph into a training step of the named layout.
 
     Args:
-        made: The training graph, for ``stock``; its model is changed.
+        training_graph: The training graph, for ``stock``; its model is changed.
         values: Initial values that replace those of the model, by names of weights and running statistics.
 
     Raises:
-        InputError: A value is of something else or does not fit, or a weight has none.
+        InputError: A value is for another name or does not fit, or a weight has none.
     """
 
-    def __init__(self, made: Differentiated, values: Mapping[str, Array]) -> None:
-        self._made, self._graph = made, made.model.graph
-        self._names = Names(made.model)
+    def __init__(self, training_graph: Differentiated, values: Mapping[str, Array]) -> None:
+        self._training_graph, self._graph = training_graph, training_graph.model.graph
+        self._names = Names(training_graph.model)
         self._make = NodesAtEnd(self._graph, self._names, "bngrad_step")
         self.initial = self._initial_values(values)
         """The weights and running statistics, in the model's types."""
@@ -60,18 +60,18 @@ class StepBuilder:
         self._extra: dict[str, ir.Value] = {}
         self._take_initial()
 
-    def _initial_values(self, given: Mapping[str, Array]) -> dict[str, Array]:
+    def _initial_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
         graph = self._graph
         inputs = {str(value.name): value for value in graph.inputs}
-        names = [*self._made.gradients, *self._made.running_statistics]
-        for name in given:
+        names = [*self._training_graph.gradients, *self._training_graph.running_statistics]
+        for name in values:
             if name not in names:
                 raise InputError(unknown_name(name, names, "a trainable weight or a running statistic"))
         result = {}
         for name in names:
             held = graph.initializers[name].const_value if name in graph.initializers else None
-            if name in given:
-                result[name] = _fitting(inputs[name], np.asarray(given[name]))
+            if name in values:
+                result[name] = _fitting(inputs[name], np.asarray(values[name]))
             elif held is not None:
                 result[name] = held.numpy()
             else:
@@ -82,15 +82,15 @@ class StepBuilder:
         return result
 
     def _take_initial(self) -> None:
-        """Makes the weights and running statistics inputs without defaults, and other initializers constants."""
+        """Converts weights and running statistics to inputs without defaults, other initializers to constants."""
         graph = self._graph
         for value in list(graph.inputs):
             if value.is_initializer() and value.name not in self.initial:
                 graph.inputs.remove(value)
-        take_state(self._made.model, self.initial)
+        take_state(self._training_graph.model, self.initial)
         inputs = {str(value.name): value for value in graph.inputs}
         for name, array in self.initial.items():
-            role: Role = "weight" if name in self._made.gradients else "running_statistic"
+            role: Role = "weight" if name in self._training_graph.gradients else "running_statistic"
             self._add_state(inputs[name], role, array.astype(state_dtype(array.dtype)))
 
     def add_optimizer(
@@ -104,14 +104,14 @@ class StepBuilder:
         """Adds the update of the state.
 
         Raises:
-            InputError: A parameter group names what is no weight.
+            InputError: A parameter group names something other than a weight.
         """
         make = self._make
         outputs = {str(value.name): value for value in self._graph.outputs}
-        weights = {name: self._inputs[name] for name in self._made.gradients}
+        weights = {name: self._inputs[name] for name in self._training_graph.gradients}
         gradients = {
             name: make.cast(outputs[gradient], dtype_of(weights[name]))
-            for name, gradient in self._made.gradients.items()
+            for name, gradient in self._training_graph.gradients.items()
         }
         apply = None
         if accumulate > 1:
@@ -125,7 +125,7 @@ class StepBuilder:
         options = options_of_weights(
             optimizer.weight_decay, groups, {name: self.state[name].ndim for name in weights}
         )
-        made_before = max((one.updates_behind for one in options.values()), default=0)
+        made_before = max((weight_options.updates_behind for weight_options in options.values()), default=0)
         count = self._new_state("step", "step", np.array(made_before, np.int64))
         counted = make.typed("Add", count, make.int64(1))
         nodes = UpdateNodes(make, self._rate, counted, scale)
@@ -137,11 +137,11 @@ class StepBuilder:
             for old, value in zip((weight, *slots), new, strict=True):
                 self._set(old, value, apply)
         self._set(count, counted, apply)
-        for name, output in self._made.running_statistics.items():
+        for name, output in self._training_graph.running_statistics.items():
             self._set(self._inputs[name], make.cast(outputs[output], dtype_of(self._inputs[name])), None)
 
     def _accumulated(self, gradients: Mapping[str, ir.Value], calls: int) -> tuple[dict[str, ir.Value], ir.Value]:
-        """The mean gradients of the calls since the last update, and whether this call makes one."""
+        """Adds the mean gradients of the calls since the last update, and the condition that this call updates."""
         make = self._make
         micro_step = self._new_state("micro_step", "micro_step", np.array(0, np.int64))
         counted = make.typed("Add", micro_step, make.int64(1))
@@ -165,9 +165,9 @@ class StepBuilder:
         result.type, result.shape = no.type, no.shape
         return result
 
-    def _new_state(self, wanted: str, role: Role, initial: Array, weight: str | None = None) -> ir.Value:
-        """Makes an input for a tensor of the state."""
-        value = ir.val(self._names.fresh(wanted), ir.DataType.from_numpy(initial.dtype), initial.shape)
+    def _new_state(self, name: str, role: Role, initial: Array, weight: str | None = None) -> ir.Value:
+        """Adds an input for a tensor of the state."""
+        value = ir.val(self._names.fresh(name), ir.DataType.from_numpy(initial.dtype), initial.shape)
         self._graph.inputs.append(value)
         return self._add_state(value, role, initial, weight)
 
@@ -178,7 +178,7 @@ class StepBuilder:
         return value
 
     def _set(self, old: ir.Value, new: ir.Value, apply: ir.Value | None) -> None:
-        """Sets the next value of a tensor of the state; it is the old one in a call that makes no update."""
+        """Sets the next value of a tensor of the state; it is the old one in a call without an update."""
         self._new[str(old.name)] = new if apply is None else self._where(apply, new, old)
 
     def finish(self, outputs: Sequence[str], **metadata: Any) -> StepInfo:  # noqa: ANN401 - fields of StepInfo
@@ -186,27 +186,27 @@ class StepBuilder:
 
         Args:
             outputs: The outputs of the training graph to keep beside the loss.
-            metadata: The fields of the metadata that say how the step was made.
+            metadata: The fields of the metadata that record how the step was made.
 
         Raises:
             InputError: There is no such output.
             ModelError: An input has no type.
         """
-        graph, loss = self._graph, self._made.loss
-        known = {str(value.name): value for value in graph.outputs}
+        graph, loss = self._graph, self._training_graph.loss
+        by_name = {str(value.name): value for value in graph.outputs}
         for name in outputs:
-            if name not in known:
-                raise InputError(unknown_name(name, known, "an output of the training graph"))
-        kept = [known[name] for name in dict.fromkeys(outputs) if name != loss]
+            if name not in by_name:
+                raise InputError(unknown_name(name, by_name, "an output of the training graph"))
+        kept = [by_name[name] for name in dict.fromkeys(outputs) if name != loss]
         kept += [self._make.name(value, self._names.fresh(name)) for name, value in self._extra.items()]
         new = {name: self._next(name, kept) for name in self._entries}
         data = [value for value in graph.inputs if value.name not in self._entries]
         graph.outputs.clear()
-        graph.outputs.extend([known[loss], *kept, *new.values()])
+        graph.outputs.extend([by_name[loss], *kept, *new.values()])
         graph.inputs.clear()
         graph.inputs.extend([*data, self._rate, *self._inputs.values()])
-        self._made.model.metadata_props.pop(TRAINING_GRAPH, None)
-        state = {name: replace(one, new=str(new[name].name)) for name, one in self._entries.items()}
+        self._training_graph.model.metadata_props.pop(TRAINING_GRAPH, None)
+        state = {name: replace(entry, new=str(new[name].name)) for name, entry in self._entries.items()}
         return StepInfo(
             layout="named",
             loss=loss,
@@ -220,7 +220,7 @@ class StepBuilder:
         )
 
     def _next(self, name: str, kept: Sequence[ir.Value]) -> ir.Value:
-        """The output with the next value of a tensor of the state, under a name of its own."""
+        """Returns the output with the next value of a tensor of the state, under a name of its own."""
         value, old = self._new[name], self._inputs[name]
         if value.is_graph_output() and value not in kept and value.producer() is not None:
             return value  # a running statistic, under the name that the model gives it

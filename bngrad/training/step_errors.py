@@ -1,4 +1,4 @@
-"""Why a training step failed."""
+"""The errors of a failed training step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refused(error: Exception) -> InputError:
-    """The error for one of ONNX Runtime that refuses the data."""
+    """Converts an error of ONNX Runtime, which refuses the data."""
     reason = " ".join(str(error).split())
     return InputError(f"ONNX Runtime refuses the data: {reason}")
 
@@ -25,7 +25,7 @@ def require_finite_state(state: Mapping[str, NDArray[Any]], result: str) -> None
 
     Args:
         state: The tensors by name.
-        result: What is not written then.
+        result: The name of the result that is not written then.
 
     Raises:
         TrainingError: The state is not finite.
@@ -38,10 +38,10 @@ def require_finite_state(state: Mapping[str, NDArray[Any]], result: str) -> None
 
 
 def not_finite_message(what: str, data: list[list[str]], state: list[str], rate: float) -> str:
-    """Says why a loss is not finite.
+    """Returns the reason why a loss is not finite.
 
     Args:
-        what: The loss, and of what call.
+        what: The loss, and its call.
         data: The data inputs that are not finite, on each rank.
         state: The tensors of the state that are not finite.
         rate: The learning rate.

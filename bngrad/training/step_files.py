@@ -77,7 +77,7 @@ def load_step(path: Path) -> Step:
 
     Raises:
         InputError: A file is missing or cannot be read, or the state is not that of the step.
-        ModelError: A file is no training step, or of another one than the others.
+        ModelError: A file is not a training step, or belongs to another step than the others.
     """
     model = files.load(path)
     try:
@@ -107,13 +107,15 @@ def _require_interface(model: ir.Model, info: StepInfo, path: Path) -> None:
     """
     flat = info.flat
     inputs = [info.learning_rate, *info.data, *(info.state if flat is None else [flat.input])]
-    new = [one.new for one in info.state.values()] if flat is None else [flat.output]
+    new = [entry.new for entry in info.state.values()] if flat is None else [flat.output]
     outputs = [info.loss, *info.outputs, *new]
     for what, named, values in (("input", inputs, model.graph.inputs), ("output", outputs, model.graph.outputs)):
         has = {value.name for value in values}
         for name in named:
             if not isinstance(name, str) or name not in has:
-                raise ModelError(f"{path}: its metadata name the {what} {name!r}, which it has not; make it again")
+                raise ModelError(
+                    f"{path}: its metadata name the {what} {name!r}, which it does not have; make it again"
+                )
 
 
 def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra: Any) -> None:  # noqa: ANN401
@@ -123,13 +125,13 @@ def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra:
         path: The file.
         state: The state, a tensor each.
         info: The metadata of the step.
-        extra: What the file's metadata have beside what `state_origin` says of the step, and the roles of the
-            tensors; anything that JSON can hold.
+        extra: Further metadata of the file, beside the record of `state_origin` and the roles of the tensors;
+            anything that JSON can hold.
 
     Raises:
         InputError: The file cannot be written, or JSON cannot hold ``extra``.
     """
-    roles = {name: one.role for name, one in info.state.items()}
+    roles = {name: entry.role for name, entry in info.state.items()}
     try:
         metadata = json.dumps({"model": info.model, "roles": roles, ORIGIN: origin_of(info), **extra})
     except (TypeError, ValueError) as error:
@@ -141,7 +143,7 @@ def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, 
     """Reads a state, and the extra metadata of its file.
 
     Raises:
-        InputError: The file cannot be read, or the tensors of the state are others than those of the step.
+        InputError: The file cannot be read, or the tensors of the state do not match the step.
     """
     state, metadata = read_tensors(path)
     extra = state_metadata(path, metadata)
@@ -164,10 +166,10 @@ def read_state_of_step(
     Args:
         path: The file.
         info: The metadata of the step.
-        anyway: Whether a state of another step whose tensors fit is read, too.
+        anyway: Whether to read also a state of another step whose tensors fit.
 
     Returns:
-        The state, the extra metadata of the file, and what has to be said of the step that wrote it.
+        The state, the extra metadata of the file, and warnings about the step that wrote it.
 
     Raises:
         InputError: See `read_state`; or the state is of another step.

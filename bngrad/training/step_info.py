@@ -1,7 +1,7 @@
 """The metadata of a training step: its data, its state, and how outputs of one step feed the next.
 
 It is JSON under one key of the model's metadata, so that a training loop in any language can read it. For example,
-of the linear layer w of one feature with momentum::
+for the linear layer w of one feature with momentum::
 
     {"version": 1, "layout": "named", "loss": "loss", "outputs": [], "learning_rate": "learning_rate",
      "data": {"x": {"dtype": "float32", "shape": ["N", 1]}},
@@ -65,7 +65,7 @@ class StateTensor:
     """A tensor of the state."""
 
     role: Role
-    """What the tensor is for."""
+    """The use of the tensor."""
     dtype: str
     """NumPy's name of the type: ``float32``, ``float64`` or ``int64``."""
     shape: tuple[int, ...]
@@ -99,9 +99,9 @@ class LabelRange:
     """The integers that class labels, or other indices, may be: ONNX counts a negative one from the last class."""
 
     inputs: tuple[str, ...]
-    """The data inputs that they are, or are computed of."""
+    """The data inputs that they are, or are computed from."""
     value: str
-    """What has to be in the range: the input itself, or a value that the evaluation graph computes of it."""
+    """The value to check: the input itself, or a value that the evaluation graph computes from it."""
     minimum: int
     """The least of them."""
     maximum: int | None
@@ -109,12 +109,12 @@ class LabelRange:
     ignored: int | None = None
     """The label of samples that the loss leaves out, which may be outside of the range."""
     unchecked: str | None = None
-    """Why `Trainer` does not check them; None if it does."""
+    """The reason why `Trainer` does not check them; None if it does."""
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a step computes, as SHA-256; the same for both layouts, and wherever the step is made."""
+    """Hashes (SHA-256) of the computation of a step; the same for both layouts and on every machine."""
 
     graph: str
     """Of the loss and the new state."""
@@ -124,10 +124,10 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a training loop has to know of a training step."""
+    """The description of a training step that a training loop needs."""
 
     layout: Layout
-    """How the step takes its state."""
+    """The form in which the step takes its state."""
     loss: str
     """The output that holds the loss."""
     outputs: tuple[str, ...]
@@ -145,29 +145,29 @@ class StepInfo:
     optimizer: Mapping[str, Any]
     """The optimizer's name and hyperparameters."""
     accumulate: int
-    """How many calls make one update of the weights."""
+    """The number of calls for one update of the weights."""
     clip_norm: float | None
     """The largest global norm of the gradients; None if they are not clipped."""
     synchronized: bool = False
-    """Whether the step exchanges statistics, gradients and the loss with the other ranks of a distributed run."""
+    """True if the step exchanges statistics, gradients and the loss with the other ranks of a distributed run."""
     size_conditions: tuple[Condition, ...] = ()
-    """What the sizes of symbolic dimensions have to fulfil in a step, as lists of an operator and its operands."""
+    """Conditions on the sizes of symbolic dimensions in the step, as lists of an operator and its operands."""
     evaluation_size_conditions: tuple[Condition, ...] = ()
-    """What they have to fulfil in the evaluation graph."""
+    """Conditions on these sizes in the evaluation graph."""
     fingerprint: Fingerprint | None = None
-    """What the step computes; None for a step of an older bngrad."""
+    """Hashes of the computation; None for a step of an older bngrad."""
     labels: tuple[LabelRange, ...] = ()
     """The ranges of class labels and other indices among the data."""
 
     @property
     def model(self) -> str:
         """A fingerprint of the state's names, types and shapes; a state of another model has another."""
-        text = json.dumps([[name, one.dtype, list(one.shape)] for name, one in sorted(self.state.items())])
+        text = json.dumps([[name, entry.dtype, list(entry.shape)] for name, entry in sorted(self.state.items())])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def names(self, *roles: Role) -> list[str]:
         """The names of the state with some roles."""
-        return [name for name, one in self.state.items() if one.role in roles]
+        return [name for name, entry in self.state.items() if entry.role in roles]
 
     def require_state(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Returns arrays as the state, in its order.
@@ -184,14 +184,14 @@ class StepInfo:
                 f"the state lacks {listed(missing)}; expected all {len(self.state)} tensors of the step"
             )
         result = {}
-        for name, one in self.state.items():
+        for name, entry in self.state.items():
             require_no_mask(name, arrays[name])
             array = np.asarray(arrays[name])
-            if array.dtype != one.dtype:
-                raise InputError(f"state {name!r} is {array.dtype}; expected {one.dtype}")
-            if array.shape != one.shape:
+            if array.dtype != entry.dtype:
+                raise InputError(f"state {name!r} is {array.dtype}; expected {entry.dtype}")
+            if array.shape != entry.shape:
                 raise InputError(
-                    f"state {name!r} has shape {shape_text(array.shape)}; expected {shape_text(one.shape)}"
+                    f"state {name!r} has shape {shape_text(array.shape)}; expected {shape_text(entry.shape)}"
                 )
             result[name] = array
         self._require_count(result)
@@ -199,7 +199,7 @@ class StepInfo:
 
     def _require_count(self, arrays: Mapping[str, Array]) -> None:
         """Refuses fewer updates than the optimizer made before it had a weight."""
-        behind = max((one.updates_behind or 0 for one in self.state.values()), default=0)
+        behind = max((entry.updates_behind or 0 for entry in self.state.values()), default=0)
         for name in self.names("step"):
             if behind and int(arrays[name]) < behind:
                 raise InputError(
@@ -229,10 +229,10 @@ class StepInfo:
                 f"the state is {vector.dtype}{shape_text(vector.shape)}; expected {flat.dtype}[{flat.size}]"
             )
         result = {}
-        for name, one in self.state.items():
-            start = one.offset or 0
-            part = vector[start : start + int(np.prod(one.shape, dtype=np.int64))]
-            result[name] = part.reshape(one.shape).astype(one.dtype)
+        for name, entry in self.state.items():
+            start = entry.offset or 0
+            part = vector[start : start + int(np.prod(entry.shape, dtype=np.int64))]
+            result[name] = part.reshape(entry.shape).astype(entry.dtype)
         return result
 
     def _require_flat(self) -> FlatState:
@@ -250,8 +250,8 @@ def write_step_info(model: ir.Model, info: StepInfo) -> None:
         "outputs": list(info.outputs),
         "learning_rate": info.learning_rate,
         "learning_rate_dtype": info.learning_rate_dtype,
-        "data": {name: {"dtype": one.dtype, "shape": one.shape} for name, one in info.data.items()},
-        "state": {name: _set_fields(one) for name, one in info.state.items()},
+        "data": {name: {"dtype": spec.dtype, "shape": spec.shape} for name, spec in info.data.items()},
+        "state": {name: _set_fields(entry) for name, entry in info.state.items()},
         "optimizer": dict(info.optimizer),
         "accumulate": info.accumulate,
         "clip_norm": info.clip_norm,
@@ -265,7 +265,7 @@ def write_step_info(model: ir.Model, info: StepInfo) -> None:
     if info.fingerprint is not None:
         document["fingerprint"] = vars(info.fingerprint)
     if info.labels:
-        document["labels"] = [vars(one) for one in info.labels]
+        document["labels"] = [vars(label_range) for label_range in info.labels]
     model.metadata_props[KEY] = json.dumps(document)
 
 
@@ -276,7 +276,7 @@ def read_step_info(metadata: Mapping[str, str]) -> StepInfo:
         metadata: The metadata of a model: ``metadata_props``, or the session's ``custom_metadata_map``.
 
     Raises:
-        ModelError: There is none of a training step, or it cannot be read.
+        ModelError: The metadata of a training step is missing, or cannot be read.
     """
     if KEY not in metadata:
         raise ModelError(f"the model has no metadata {KEY!r}; expected a training step that bngrad step made")
@@ -297,12 +297,12 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
     def shape(value: Any) -> Any:  # noqa: ANN401 - anything that JSON has
         return None if value is None else tuple(value)
 
-    data = {name: DataInput(one["dtype"], shape(one["shape"])) for name, one in document["data"].items()}
+    data = {name: DataInput(row["dtype"], shape(row["shape"])) for name, row in document["data"].items()}
     state = {
-        name: StateTensor(**{**one, "shape": tuple(int(size) for size in one["shape"])})
-        for name, one in document["state"].items()
+        name: StateTensor(**{**row, "shape": tuple(int(size) for size in row["shape"])})
+        for name, row in document["state"].items()
     }
-    sizes = {size for one in data.values() for size in one.shape or () if isinstance(size, str)}
+    sizes = {size for spec in data.values() for size in spec.shape or () if isinstance(size, str)}
     info = StepInfo(
         layout=document["layout"],
         loss=document["loss"],
@@ -319,7 +319,7 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
         size_conditions=require_conditions(document.get("size_conditions", []), sizes),
         evaluation_size_conditions=require_conditions(document.get("evaluation_size_conditions", []), sizes),
         fingerprint=Fingerprint(**document["fingerprint"]) if "fingerprint" in document else None,
-        labels=tuple(LabelRange(**{**one, "inputs": tuple(one["inputs"])}) for one in document.get("labels", ())),
+        labels=tuple(LabelRange(**{**row, "inputs": tuple(row["inputs"])}) for row in document.get("labels", ())),
     )
     if info.model != document["model"]:
         raise ValueError("its fingerprint is not that of its state")
@@ -335,10 +335,10 @@ def _require_consistent(info: StepInfo) -> None:
         raise ValueError(f"accumulate is {info.accumulate!r}")
     if info.synchronized not in (True, False):
         raise ValueError(f"synchronized is {info.synchronized!r}")
-    for name, one in info.state.items():
-        if one.role not in get_args(Role) or getattr(one, place) is None:
-            raise ValueError(f"{name!r} has the role {one.role!r} and the {place} {getattr(one, place)!r}")
+    for name, entry in info.state.items():
+        if entry.role not in get_args(Role) or getattr(entry, place) is None:
+            raise ValueError(f"{name!r} has the role {entry.role!r} and the {place} {getattr(entry, place)!r}")
 
 
-def _set_fields(one: StateTensor | FlatState) -> dict[str, Any]:
-    return {name: value for name, value in vars(one).items() if value is not None}
+def _set_fields(record: StateTensor | FlatState) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if value is not None}

@@ -43,7 +43,7 @@ class StepSession:
         self.bindings = tuple(self._bind(here) for here in range(2))
 
     def run(self, call: int, data: Mapping[str, Array], rate: float) -> tuple[float, dict[str, Array]]:
-        """Runs the step. It raises what ONNX Runtime raises.
+        """Runs the step. Errors of ONNX Runtime are raised as they are.
 
         Args:
             call: The number of the call.
@@ -66,7 +66,7 @@ class StepSession:
         return float(loss.item()), outputs
 
     def _bind(self, here: int) -> onnxruntime.IOBinding:
-        """Binds what stays: the learning rate, and a set of buffers as the state and the other as the next one."""
+        """Binds the learning rate, one set of buffers as the state, and the other as the next state."""
         info, binding = self._info, self._session.io_binding()
         for name in self._fetched:  # first: the bound outputs are in this order
             binding.bind_output(name)
@@ -82,8 +82,8 @@ class StepSession:
 
 def _buffer_of(model: onnx.ModelProto, output: str) -> Array | None:
     """A buffer for an output of a model; None if its shape is not known."""
-    type_ = next(one.type.tensor_type for one in model.graph.output if one.name == output)
-    sizes = [one.dim_value for one in type_.shape.dim]
+    type_ = next(value.type.tensor_type for value in model.graph.output if value.name == output)
+    sizes = [dimension.dim_value for dimension in type_.shape.dim]
     if not type_.HasField("shape") or 0 in sizes:
         return None
     return np.empty(sizes, onnx.helper.tensor_dtype_to_np_dtype(type_.elem_type))

@@ -6,7 +6,7 @@ node                                        becomes
 BatchNormalization, BatchNormInternal       BatchNormalization in inference mode; a new running statistic that is
                                             read is the old one
 Dropout                                     Identity; a mask that is read is all true
-SoftmaxCrossEntropyLoss, its log_prob alone LogSoftmax over the classes
+SoftmaxCrossEntropyLoss, only its log_prob  LogSoftmax over the classes
 =========================================== =======================================================================
 """
 
@@ -41,7 +41,7 @@ def to_inference(model: ir.Model, names: Names) -> None:
     """Puts every node of a model into inference mode, also in subgraphs.
 
     Raises:
-        ModelError: A node reads what a batch norm or a Dropout has in training mode alone.
+        ModelError: A node reads an output that a batch norm or a Dropout has only in training mode.
     """
     opset = default_opset(model) or 0
     for node in list(all_nodes(model)):
@@ -59,7 +59,7 @@ def random_nodes(model: ir.Model) -> list[ir.Node]:
 
 
 def refuse_random(model: ir.Model) -> None:
-    """Sees to it that a model gives the same outputs for the same inputs.
+    """Checks that a model gives the same outputs for the same inputs.
 
     Raises:
         ModelError: It has a random node, which is named.
@@ -72,9 +72,9 @@ def refuse_random(model: ir.Model) -> None:
 
 
 def refuse_batch_statistics(model: ir.Model) -> None:
-    """Sees to it that no batch norm in primitives normalizes data of a batch by the batch.
+    """Checks that no batch norm in primitives normalizes data by the statistics of the batch.
 
-    A batch of one sample is none, and weights that a model normalizes are no data.
+    One sample is not a batch, and weights that a model normalizes are not data.
 
     Raises:
         ModelError: There is one, which is named.
@@ -96,14 +96,14 @@ def refuse_batch_statistics(model: ir.Model) -> None:
 
 
 def _is_of_data(value: ir.Value) -> bool:
-    """Whether a value depends on an input of the model that has no default."""
+    """Tests whether a value depends on an input of the model that has no default."""
     seen, waiting = {value}, [value]
     while waiting:
         current = waiting.pop()
         node = current.producer()
         if node is None and not current.is_initializer():
             return True
-        new = {each for each in (() if node is None else node.inputs) if each is not None} - seen
+        new = {operand for operand in (() if node is None else node.inputs) if operand is not None} - seen
         seen |= new
         waiting += new
     return False
@@ -113,12 +113,12 @@ def batch_norm_to_inference(node: ir.Node, opset: int, names: Names) -> None:
     """Puts a BatchNormalization or BatchNormInternal into inference mode.
 
     Raises:
-        ModelError: A node reads what it has in training mode alone.
+        ModelError: A node reads an output that it has only in training mode.
     """
-    read = [value for value in node.outputs[3:] if is_read(value)]
-    if read:
+    used = [value for value in node.outputs[3:] if is_read(value)]
+    if used:
         raise ModelError(
-            f"{describe(node)} cannot be put into inference mode: its output {read[0].name!r}, which only "
+            f"{describe(node)} cannot be put into inference mode: its output {used[0].name!r}, which only "
             "training has, is read; keep outputs that do not depend on it with --keep (outputs=)"
         )
     for value, old in zip(node.outputs[1:3], node.inputs[3:5], strict=False):
@@ -145,7 +145,7 @@ def drop_dropout(node: ir.Node, opset: int, names: Names) -> None:
         if opset < 9 or dtype is None:
             raise ModelError(
                 f"{describe(node)} cannot be put into inference mode: its mask {mask.name!r} is read, which opset "
-                f"{opset} defines for training alone; keep other outputs with --keep (outputs=)"
+                f"{opset} defines only for training; keep other outputs with --keep (outputs=)"
             )
         shape = ir.node("Shape", [x], name=names.fresh(f"{mask.name}_shape"))
         shape.outputs[0].name = shape.name
@@ -168,8 +168,8 @@ def _loss(node: ir.Node, opset: int) -> None:
         owner(node).remove(node, safe=True)
 
 
-def _replace(node: ir.Node, made: Sequence[ir.Node], value: ir.Value) -> None:
-    """Has the last of some new nodes make an output of a node, under its name."""
-    new = made[-1].outputs
-    ir.convenience.replace_nodes_and_values(owner(node), node, [], made, [value], new)
+def _replace(node: ir.Node, replacement: Sequence[ir.Node], value: ir.Value) -> None:
+    """Replaces an output of a node by that of the last of some new nodes, under its name."""
+    new = replacement[-1].outputs
+    ir.convenience.replace_nodes_and_values(owner(node), node, [], replacement, [value], new)
     value.name = None

@@ -52,11 +52,11 @@ if TYPE_CHECKING:
 class Trainer:
     """Trains a model by running its training step.
 
-    The state stays in buffers of ONNX Runtime between the calls: nothing is copied but the loss.
+    The state stays in buffers of ONNX Runtime between the calls: only the loss is copied.
 
-    With a communicator, all ranks make a trainer and call the same methods in the same order: `step`, with rows of
-    their own, and `save`, `load`, `load_state_dict` and `finalize`, whose files rank 0 reads and writes. All start
-    with the state of rank 0, and have the same state after each step.
+    With a communicator, all ranks create a trainer and call the same methods in the same order: `step`, with rows
+    of their own, and `save`, `load`, `load_state_dict` and `finalize`, whose files rank 0 reads and writes. All
+    start with the state of rank 0, and have the same state after each step.
 
     Args:
         step: A training step, or the path of one.
@@ -64,7 +64,7 @@ class Trainer:
         implementation: The implementation of the ops; see `session`.
         device: The device to run on; see `session`.
         threads: The number of intra-op threads; 0 lets ONNX Runtime choose.
-        comm: The ranks that train together; None for one alone. More than one need a synchronized step.
+        comm: The ranks that train together; None for a single process. Several ranks need a synchronized step.
 
     Raises:
         InputError: An argument is invalid, or the files of the step cannot be read.
@@ -103,19 +103,19 @@ class Trainer:
         self.labels = LabelChecks(as_ir(step.evaluation), step.info, session)
         """The class labels among the data."""
         self._calls = 0
-        """Also says which buffers hold the state: those of the remainder by 2."""
+        """The state is in the buffers numbered by the remainder by 2."""
         self.outputs: dict[str, Array] = {}
         """The further outputs of the last step, by name."""
         self.load_state_dict(self._training_step.state)
 
     @property
     def info(self) -> StepInfo:
-        """What the metadata of the step say."""
+        """The metadata of the step."""
         return self._training_step.info
 
     @property
     def is_random(self) -> bool:
-        """Whether a step has random nodes, such as Dropout; every session draws other numbers."""
+        """True if a step has random nodes, such as Dropout; every session draws other numbers."""
         return bool(random_nodes(as_ir(self._training_step.model)))
 
     @property
@@ -145,7 +145,7 @@ class Trainer:
         self._schedule = as_schedule(rate)
 
     def step(self, /, **data: ArrayLike) -> float:
-        """Runs one training step, and returns its loss, which is that before the update.
+        """Runs one training step, and returns the loss before the update.
 
         The further outputs of the step are in `outputs`. With several ranks the loss is that of the rows of all
         ranks, and `outputs` has what this rank computes from its own rows.
@@ -176,7 +176,7 @@ class Trainer:
         return loss
 
     def evaluate(self, /, **data: ArrayLike) -> dict[str, Array]:
-        """Runs the forward model in inference mode with the present state, on this rank alone.
+        """Runs the forward model in inference mode with the present state, only on this rank.
 
         Args:
             data: An array for each data input, of its type and shape.
@@ -192,7 +192,7 @@ class Trainer:
         return outputs
 
     def evaluate_parts(self, /, **data: ArrayLike) -> tuple[dict[str, Array], Array]:
-        """Runs `evaluate`, and returns also what the batch adds to the loss of several, see `LossOfBatches`.
+        """Runs `evaluate`, and returns also the part of the batch in the loss of several, see `LossOfBatches`.
 
         Args:
             data: See `evaluate`.
@@ -204,8 +204,8 @@ class Trainer:
         arrays = self._require_data(data, self.info.evaluation_size_conditions)
         values = {name: to_ort_value(array) for name, array in arrays.items()} | self._current.inputs
         inputs = (*session.get_inputs(), *session.get_overridable_initializers())
-        feeds = {one.name: values[one.name] for one in inputs}
-        names = [one.name for one in session.get_outputs()]
+        feeds = {value.name: values[value.name] for value in inputs}
+        names = [value.name for value in session.get_outputs()]
         try:
             results = session.run_with_ort_values(names, feeds)
         except Exception as error:
@@ -215,13 +215,13 @@ class Trainer:
 
     @property
     def loss_of_batches(self) -> LossOfBatches:
-        """What the loss of several batches is, from what `evaluate_parts` returns for each."""
+        """The loss of several batches, from the parts that `evaluate_parts` returns for each."""
         return self._evaluation[1]
 
     def state_dict(self) -> dict[str, Array]:
-        """Returns a copy of the state: weights, running statistics, what the optimizer keeps, and counters.
+        """Returns a copy of the state: weights, running statistics, optimizer state, and counters.
 
-        It also knows what the training step is, which `load_state_dict` compares; a copy by ``dict`` does not.
+        It also records the training step, which `load_state_dict` compares; a copy by ``dict`` does not.
         """
         return StateDict(self._current.read(), self.info)
 
@@ -231,7 +231,7 @@ class Trainer:
         Args:
             state: All tensors of the state, as `state_dict` returns them.
             anyway: Whether the state may be one of another model or optimizer, if its tensors fit; a warning then
-                names what differs.
+                names the differences.
 
         Raises:
             InputError: An array is missing, superfluous, or of another type or shape; or `state_dict` of another
@@ -255,7 +255,7 @@ class Trainer:
 
         Args:
             path: The file, in the format of safetensors. An existing file is replaced as a whole or not at all.
-            notes: What the file is to hold beside the state, such as the epoch; anything that JSON can hold.
+            notes: Further contents of the file, such as the epoch; anything that JSON can hold.
 
         Raises:
             InputError: The file cannot be written.
@@ -272,25 +272,25 @@ class Trainer:
     def load(self, path: str | os.PathLike[str], *, anyway: bool = False) -> dict[str, Any]:
         """Reads the state from a file that `save` wrote, and returns its notes.
 
-        A file that does not say which training step wrote it is taken if its tensors fit, with a warning.
+        A file that does not record which training step wrote it is accepted with a warning if its tensors fit.
 
         Args:
             path: The file.
             anyway: Whether the file may be of another model or optimizer, if its tensors fit; a warning then names
-                what differs.
+                the differences.
 
         Raises:
             InputError: The file cannot be read, or is of another model or optimizer.
         """
-        found: dict[str, Array] = {}
+        loaded: dict[str, Array] = {}
 
         def read() -> list[Any]:
             state, extra, lines = read_state_of_step(path, self.info, anyway=anyway)
-            found.update(state)
+            loaded.update(state)
             return [dict(extra.get("notes", {})), lines]
 
         notes, lines = self.ranks.on_first("load", read)
-        self.load_state_dict(found or dict(self._current.read()))
+        self.load_state_dict(loaded or dict(self._current.read()))
         if self.ranks.is_first:
             warn(lines)
         return dict(notes)
@@ -299,7 +299,7 @@ class Trainer:
         """Returns the inference model: the forward model with the present state, without the loss.
 
         Args:
-            path: Where to write it, too.
+            path: A file to write it to, too.
 
         Raises:
             InputError: The file cannot be written.
@@ -329,14 +329,14 @@ class Trainer:
         return self._session.buffers[self._calls % 2]
 
     def _diagnosis(self, loss: float, data: Mapping[str, Array]) -> TrainingError:
-        found = self.ranks.texts("not finite", json.dumps(not_finite(data)))
+        texts = self.ranks.texts("not finite", json.dumps(not_finite(data)))
         what = f"the loss is {loss} in call {self._calls + 1}"
         if self.ranks.size == 1 and (void := self.labels.left_out(data)):
             return TrainingError(f"{what}: the loss leaves out every label of {void!r}; the state is unchanged")
         error = TrainingError(
             not_finite_message(
                 what,
-                [json.loads(names) for names in found],
+                [json.loads(names) for names in texts],
                 not_finite(self.state_dict()),
                 self.learning_rate,
             )

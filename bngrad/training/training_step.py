@@ -1,4 +1,4 @@
-"""`TrainingStep`: a training step as users have it."""
+"""`TrainingStep`: a training step with its models as protobuf."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TrainingStep:
     """A training step: forward pass, backward pass and optimizer as one ONNX model."""
 
     model: onnx.ModelProto
-    """Inputs: the data, the learning rate and the state. Outputs: the loss, what else was asked for, and the new
+    """Inputs: the data, the learning rate and the state. Outputs: the loss, the outputs asked for, and the new
     state."""
     evaluation: onnx.ModelProto
     """The forward model in inference mode. Inputs: the data, and the weights and running statistics (flat: the

@@ -27,11 +27,11 @@ class Weights(NamedTuple):
 
     arrays: dict[str, Array]
     is_state: bool
-    """Whether they are from the state of a training step, which has 16-bit weights as float."""
+    """True if they are from the state of a training step, which has 16-bit weights as float."""
 
 
 def load_weights(path: str | os.PathLike[str]) -> Weights:
-    """Reads an .npz or a .safetensors file. Of a state, what the optimizer keeps and counters are left out.
+    """Reads an .npz or a .safetensors file. The optimizer state and counters of a state are left out.
 
     Raises:
         InputError: The file cannot be read, or is of another format.
@@ -48,4 +48,4 @@ def load_weights(path: str | os.PathLike[str]) -> Weights:
         raise InputError(
             f"{file} does not record the role of each of its tensors; expected a state as bngrad writes it"
         )
-    return Weights({name: one for name, one in arrays.items() if roles[name] in _TRAINED}, is_state=True)
+    return Weights({name: array for name, array in arrays.items() if roles[name] in _TRAINED}, is_state=True)

@@ -101,7 +101,7 @@ FINDINGS = {
     ),
     "a loss that is no output": (
         *("step.onnx", _metadata('"loss": "loss"', '"loss": "x"'), file_campaign.COMMANDS["step.onnx"][1]),
-        "step.onnx: its metadata name the output 'x', which it has not; make it again",
+        "step.onnx: its metadata name the output 'x', which it does not have; make it again",
     ),
     "no samples for a reference": (
         *("data.npz", _empty, file_campaign.COMMANDS["data.npz"][2]),

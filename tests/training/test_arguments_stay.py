@@ -46,7 +46,7 @@ def tensors_of(model):
 
 
 def require_unchanged(call, proto):
-    """Calls a function, which may refuse the model, with both kinds of a model that it must leave alone."""
+    """Calls a function, which may refuse the model, with both kinds of a model, which it must not change."""
     before = proto.SerializeToString()
     model = ir.from_proto(onnx.ModelProto.FromString(before))
     tensors = tensors_of(model)

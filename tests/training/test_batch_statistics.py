@@ -27,8 +27,8 @@ def normalized(x, axes, mean=None, variance=None):
     """(x - mean) / sqrt(variance + epsilon), with values named after x."""
     own = f"""{x}_m = ReduceMean ({x}, {axes}) {x}_d = Sub ({x}, {x}_m) {x}_q = Mul ({x}_d, {x}_d)
         {x}_v = ReduceMean ({x}_q, {axes})"""
-    given = f"{x}_d = Sub ({x}, {mean})"
-    return f"""{own if mean is None else given} {x}_p = Add ({variance or f"{x}_v"}, epsilon) {x}_s = Sqrt ({x}_p)
+    other = f"{x}_d = Sub ({x}, {mean})"
+    return f"""{own if mean is None else other} {x}_p = Add ({variance or f"{x}_v"}, epsilon) {x}_s = Sqrt ({x}_p)
         {x}_n = Div ({x}_d, {x}_s)"""
 
 

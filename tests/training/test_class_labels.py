@@ -96,7 +96,7 @@ CHECKED = {
         f"s = Floor (labels) l = Cast <to = 7> (s) {loss_of('l')}",
         "float[N]",
         [0.5, 1, 2.9, 2, 1],
-        {-0.5: "make the label -1", np.nan: "the data 'labels', of which labels are computed, are not finite"},
+        {-0.5: "make the label -1", np.nan: "the data 'labels', from which labels are computed, are not finite"},
     ),
     "masked": (
         f"{MASKED} {loss_of('l')}",
@@ -221,7 +221,7 @@ def test_the_step_says_why_labels_are_not_checked(case):
         bngrad.errors.BngradWarning, match=f"'l', which .* reads as indices, is not checked: .*{reason}"
     ):
         step = step_of(nodes)
-    assert [reason in one.unchecked for one in step.info.labels] == [True]
+    assert [reason in label_range.unchecked for label_range in step.info.labels] == [True]
 
 
 NO_LABELS = {
@@ -242,7 +242,7 @@ def test_what_is_no_index_of_data(case):
 def test_other_languages_read_the_range(layout):
     text = TEXT.replace("SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLoss <ignore_index = 9>")
     step = bngrad.training_step(network(text), layout=layout)
-    metadata = {one.key: one.value for one in step.model.metadata_props}
+    metadata = {entry.key: entry.value for entry in step.model.metadata_props}
     assert json.loads(metadata["bngrad.step"])["labels"] == [
         {"inputs": ["labels"], "value": "labels", "minimum": 0, "maximum": 2, "ignored": 9, "unchecked": None}
     ]
@@ -293,8 +293,8 @@ def test_labels_that_are_left_out_do_not_count():
     """Also if the scores are highest for that class."""
     labels, scores = np.array([0, 1, 1, 2]), np.eye(3)[[0, 1, 2, 1]]
     for ignored, expected in ((None, (2, 4)), (1, (1, 2))):
-        one = ClassLabels(LabelRange(("labels",), "labels", 0, 2, ignored), "scores", of_loss=True)
-        assert one.correct(labels, scores) == expected
+        class_labels = ClassLabels(LabelRange(("labels",), "labels", 0, 2, ignored), "scores", of_loss=True)
+        assert class_labels.correct(labels, scores) == expected
 
 
 def test_two_losses_of_the_same_labels():

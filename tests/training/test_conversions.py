@@ -1,4 +1,4 @@
-"""How often a model is converted to protobuf, inferred, copied and checked by onnx.
+"""The number of times that a model is converted to protobuf, inferred, copied and checked by onnx.
 
 Each call of onnx's inference and checker serializes the whole model once more.
 """

@@ -113,8 +113,8 @@ def test_a_split_without_samples(fraction):
 
 def test_inputs_that_take_the_whole_array():
     inputs = INPUTS | {"temperature": DataInput("float32", ()), "weights": DataInput("float32", (3,))}
-    given = arrays() | {"temperature": np.array(2, np.float32), "weights": np.ones(3, np.float32)}
-    for _, batch in Dataset(given, inputs).batches(3):
+    values = arrays() | {"temperature": np.array(2, np.float32), "weights": np.ones(3, np.float32)}
+    for _, batch in Dataset(values, inputs).batches(3):
         assert batch["temperature"] == 2
         assert batch["weights"].shape == (3,)
 
@@ -141,8 +141,8 @@ def test_bfloat16_from_a_file(tmp_path):
         np.testing.assert_array_equal(batch["x"], values)
 
 
-def changed(**given):
-    return {name: array for name, array in {**arrays(), **given}.items() if array is not None}
+def changed(**changes):
+    return {name: array for name, array in {**arrays(), **changes}.items() if array is not None}
 
 
 REFUSED = {
@@ -174,9 +174,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_arrays(case):
-    inputs, given, message = REFUSED[case]
+    inputs, values, message = REFUSED[case]
     with pytest.raises(InputError, match=re.escape(message)):
-        Dataset(given, inputs)
+        Dataset(values, inputs)
 
 
 @pytest.fixture

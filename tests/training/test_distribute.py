@@ -173,7 +173,7 @@ def train(step, split, calls=4):
         )
         losses.append([float(result[info.loss]) for result in results])
         new = (
-            {name: one.new for name, one in info.state.items()}
+            {name: entry.new for name, entry in info.state.items()}
             if info.flat is None
             else {info.flat.input: info.flat.output}
         )
@@ -199,11 +199,11 @@ def test_a_step_of_every_kind(options):
 def test_one_rank_alone_trains_as_without_sync(implementation):
     model = network(dtype="float")
     data = {"x": batch()["x"].astype(np.float32), "labels": batch()["labels"]}
-    one, whole = (
+    single, whole = (
         bngrad.Trainer(bngrad.training_step(model, sync=sync), learning_rate=0.1, implementation=implementation)
         for sync in (True, False)
     )
-    losses = [[trainer.step(**data) for trainer in (one, whole)] for _ in range(5)]
+    losses = [[trainer.step(**data) for trainer in (single, whole)] for _ in range(5)]
     np.testing.assert_allclose(*np.transpose(losses), rtol=1e-5)
     assert losses[-1][0] < losses[0][0]
 
@@ -223,12 +223,12 @@ def test_no_synchronized_model_runs_without_the_library(make):
 
 
 def test_weights_in_16_bits():
-    one, whole = (
+    single, whole = (
         bngrad.Trainer(bngrad.training_step(_half(), sync=sync), learning_rate=0.1) for sync in (True, False)
     )
     data = {"x": np.random.default_rng(0).standard_normal((6, 3)).astype(np.float16)}
     for _ in range(3):
-        np.testing.assert_allclose(one.step(**data), whole.step(**data), rtol=2e-3)
+        np.testing.assert_allclose(single.step(**data), whole.step(**data), rtol=2e-3)
 
 
 def _half():
@@ -263,19 +263,19 @@ def test_every_rank_makes_the_same_step():
     program = """import sys, bngrad
 step = bngrad.training_step(sys.argv[1], sync=True)
 sys.stdout.buffer.write(step.model.SerializeToString(deterministic=True))"""
-    made = set()
+    models = set()
     for seed in ("1", "3"):  # under which two domains have another order
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", program, MODEL]
-        made.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
-    assert len(made) == 1
+        models.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    assert len(models) == 1
 
 
 def test_the_metadata_say_whether_a_step_is_synchronized():
     model = network(dtype="float")
     steps = [bngrad.training_step(model, sync=sync).model for sync in (True, False)]
-    metadata = [{one.key: one.value for one in step.metadata_props} for step in steps]
-    assert [read_step_info(one).synchronized for one in metadata] == [True, False]
+    metadata = [{entry.key: entry.value for entry in step.metadata_props} for step in steps]
+    assert [read_step_info(properties).synchronized for properties in metadata] == [True, False]
     document = json.loads(metadata[1][KEY])
     del document["synchronized"]  # as an earlier version writes it
     assert not read_step_info({KEY: json.dumps(document)}).synchronized
@@ -290,9 +290,9 @@ def test_the_command_line(tmp_path, capsys):
     assert run(["step", str(path), "-o", str(tmp_path / "step.onnx"), "--sync", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"]["synchronized"] is True
     for command in ("differentiate", "rewrite"):
-        given = path if command == "differentiate" else tmp_path / "differentiate.onnx"
+        source = path if command == "differentiate" else tmp_path / "differentiate.onnx"
         output = tmp_path / f"{command}.onnx"
-        assert run([command, str(given), "-o", str(output), "--sync"]) == 0
+        assert run([command, str(source), "-o", str(output), "--sync"]) == 0
         assert collectives(onnx.load(output))
     target = tmp_path / "no.onnx"
     assert run(["differentiate", str(path), "-o", str(target), "--sync", "--target", "ort"]) == 2
@@ -301,22 +301,22 @@ def test_the_command_line(tmp_path, capsys):
 
 
 def test_inspect_shows_synchronized_batch_norms():
-    found = bngrad.inspect(bngrad.differentiate(network(), sync=True)).batch_norms
-    assert [(one.name, one.mode, one.axes) for one in found] == [
+    batch_norms = bngrad.inspect(bngrad.differentiate(network(), sync=True)).batch_norms
+    assert [(norm.name, norm.mode, norm.axes) for norm in batch_norms] == [
         ("bn", "synchronized", [0, 2, 3]),
         ("bn2", "synchronized", [0]),
     ]
-    assert all("Sums" in one.gradient and "Apply" in one.gradient for one in found)
+    assert all("Sums" in norm.gradient and "Apply" in norm.gradient for norm in batch_norms)
 
 
 @pytest.mark.parametrize("against", ["reference", "numeric"])
 def test_validate_runs_it_on_one_rank(against):
     model = network(dtype="float")
-    made = bngrad.differentiate(model, sync=True)
+    training_graph = bngrad.differentiate(model, sync=True)
     report = (
-        bngrad.validate(made, against=against, dims={"N": 4})
+        bngrad.validate(training_graph, against=against, dims={"N": 4})
         if against == "numeric"
-        else bngrad.validate(model, against=against, rewritten=made, dims={"N": 4})
+        else bngrad.validate(model, against=against, rewritten=training_graph, dims={"N": 4})
     )
     assert report.passed
     assert "function" not in report.implementations
@@ -326,7 +326,7 @@ def test_validate_runs_it_on_one_rank(against):
     with pytest.raises(
         InputError, match="the function implementation does not support the collectives of a model made"
     ):
-        bngrad.validate(made, against="numeric", dims={"N": 4}, implementation="function")
+        bngrad.validate(training_graph, against="numeric", dims={"N": 4}, implementation="function")
 
 
 OPTIONS = {
@@ -358,7 +358,7 @@ STATISTICS_READ = """l = SoftmaxCrossEntropyLoss (logits, labels) penalty = Redu
     [
         (
             "7",
-            r"^the loss 'loss' depends on the running statistics that .*'bn2'.*; .* depends on its Y alone$",
+            r"^the loss 'loss' depends on the running statistics that .*'bn2'.*; .* depends only on its Y$",
         ),
         ("N", r"^the loss of a batch does not follow from the losses of its parts: ReduceMean node 'penalty'"),
     ],

@@ -18,7 +18,7 @@ from trainer_ranks import OPTIMIZERS, RATE, UNEVEN, batches
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """The folder of a job, and what its two ranks printed."""
+    """The folder of a job, and the output of its two ranks."""
     folder = tmp_path_factory.mktemp("ranks")
     ranks = mpi_run(2, Path(__file__).with_name("trainer_ranks.py"), folder).ranks
     assert [rank.error for rank in ranks] == ["", ""]
@@ -122,7 +122,7 @@ def test_data_that_onnxruntime_refuses_on_one_rank(job):
 
 def test_the_ranks_go_on_after_errors(job):
     errors = [rank["errors"] for rank in job[1]]
-    assert [one["is-unchanged"] for one in errors] == [True, True]
+    assert [rank["is-unchanged"] for rank in errors] == [True, True]
     assert errors[0]["losses-after"] == errors[1]["losses-after"]
     assert set(errors[0]["messages"]) == {*EVERYWHERE, "refused-by-onnxruntime"}
 
@@ -145,6 +145,6 @@ def test_a_session_made_before_the_communicator(job):
 
 def test_a_communicator_of_mpi4py(job):
     first, second = (rank["mpi_communicator"] for rank in job[1])
-    assert [one[:2] for one in first] == [[0, 2]] * 2
-    assert [one[:2] for one in second] == [[1, 2]] * 2
-    assert len({one[2] for one in (*first, *second)}) == 1
+    assert [result[:2] for result in first] == [[0, 2]] * 2
+    assert [result[:2] for result in second] == [[1, 2]] * 2
+    assert len({result[2] for result in (*first, *second)}) == 1

@@ -63,15 +63,15 @@ def test_what_is_not_given_keeps_its_value(rng):
 
 
 def test_agrees_with_the_training_graph_of_frozen_statistics(rng):
-    """The training graph's own forward, with frozen statistics and no dropout, is what is deployed."""
+    """The deployed model is the training graph's own forward, with frozen statistics and no dropout."""
     forward = parse(FORWARD.replace("bool {1}", "bool {0}"))
     training = bngrad.differentiate(forward, loss="loss", frozen=["bn"])
     x = rng.standard_normal((4, 2, 3)).astype(np.float32)
     labels = np.zeros((4, 3), np.int64)
     feeds = {name: TRAINED[name] for name in ("s", "b", "m", "v")} | {"x": x, "labels": labels}
     session = bngrad.session(training, "function")
-    given = {v.name for v in (*session.get_inputs(), *session.get_overridable_initializers())}
-    (logits,) = session.run(["logits"], {name: value for name, value in feeds.items() if name in given})
+    names = {v.name for v in (*session.get_inputs(), *session.get_overridable_initializers())}
+    (logits,) = session.run(["logits"], {name: value for name, value in feeds.items() if name in names})
     np.testing.assert_allclose(run(bngrad.finalize(forward, TRAINED), x), logits, rtol=1e-6, atol=1e-6)
 
 

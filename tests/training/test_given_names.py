@@ -53,7 +53,7 @@ REFUSALS = {
     "an-output-of-two": (
         CASES["shared"],
         {"m2": ONE},
-        "not all have a new value: give it as 'bn2/running_mean', for this one alone, or as 'm', for all",
+        "not all have a new value: give it as 'bn2/running_mean', for this one only, or as 'm', for all",
     ),
     "twice-own": (
         CASES["shared"],

@@ -36,10 +36,10 @@ def run(model, **feeds):
     return dict(zip(names, session.run(names, {"x": X, **feeds}), strict=True))
 
 
-def in_if(body, value="float[N,2] p", made="y", condition="c"):
+def in_if(body, value="float[N,2] p", result="y", condition="c"):
     """Both branches have the same body; the condition is true."""
     branches = ", ".join(f"{name}_branch = {name} () => ({value}) {{ {body} }}" for name in ("then", "else"))
-    return f"{condition} = Constant <value = bool {{1}}> () {made} = If({condition}) <{branches}>"
+    return f"{condition} = Constant <value = bool {{1}}> () {result} = If({condition}) <{branches}>"
 
 
 def in_loop(body):

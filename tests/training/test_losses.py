@@ -22,10 +22,10 @@ EPS = 2.0**-24
 
 def scaled(shape, dtype="float", opset=18, more=""):
     """A model whose prediction is its input times a weight of 1, so that the gradient by it is known."""
-    one = {"float16": 15360, "bfloat16": 16256}.get(dtype, 1)  # bits, where the parser takes them
+    bits = {"float16": 15360, "bfloat16": 16256}.get(dtype, 1)  # bits, where the parser takes them
     return onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : {opset}]>
-        g ({dtype}[{shape}] x) => ({dtype}[{shape}] logits) <{dtype} weight = {{{one}}}> {{
+        g ({dtype}[{shape}] x) => ({dtype}[{shape}] logits) <{dtype} weight = {{{bits}}}> {{
             logits = Mul (x, weight) {more}
         }}"""
     )
@@ -134,18 +134,18 @@ TYPES = {
 @pytest.mark.parametrize("dtype", TYPES)
 def test_types(dtype, name):
     """The target has the prediction's type; 16 bits are computed in float."""
-    made = append_loss(ir.from_proto(scaled("N, 5", dtype)), name)
-    inputs = {value.name: value for value in made.model.graph.inputs}
-    (loss,) = (value for value in made.model.graph.outputs if value.name == made.loss)
+    appended = append_loss(ir.from_proto(scaled("N, 5", dtype)), name)
+    inputs = {value.name: value for value in appended.model.graph.inputs}
+    (loss,) = (value for value in appended.model.graph.outputs if value.name == appended.loss)
     assert loss.dtype == (ir.DataType.DOUBLE if dtype == "double" else ir.DataType.FLOAT)
     of_target = ir.DataType.INT64 if name == "cross_entropy" else ir.DataType[dtype.upper()]
-    assert inputs[made.target].dtype == of_target
-    onnx.checker.check_model(ir.to_proto(made.model), full_check=True)
+    assert inputs[appended.target].dtype == of_target
+    onnx.checker.check_model(ir.to_proto(appended.model), full_check=True)
     if dtype != "bfloat16":  # which ONNX Runtime's CPU kernels lack
         x = np.linspace(-2, 2, 10).reshape(2, 5).astype(TYPES[dtype])
         target = np.int64([1, 4]) if name == "cross_entropy" else np.full_like(x, 0.25)
         model = bngrad.differentiate(scaled("N, 5", dtype), loss_fn=name, wrt=["x"])
-        outputs = run(model, {"x": x, made.target: target})
+        outputs = run(model, {"x": x, appended.target: target})
         loss, gradient = reference(name, x, target, {})
         tolerance = 1e-13 if dtype == "double" else 2**-10
         np.testing.assert_allclose(outputs["loss"], loss, rtol=min(tolerance, 1e-6))
@@ -161,9 +161,9 @@ def test_shapes_and_names():
     }"""
     model = ir.from_proto(onnx.parser.parse_model(text))
     before = ir.to_proto(model).SerializeToString()
-    made = append_loss(model, "cross_entropy")
-    assert (made.loss, made.target, made.warnings) == ("loss_1", "labels_1", [])
-    new = made.model.graph.inputs[-1]
+    appended = append_loss(model, "cross_entropy")
+    assert (appended.loss, appended.target, appended.warnings) == ("loss_1", "labels_1", [])
+    new = appended.model.graph.inputs[-1]
     assert [str(size) for size in new.shape] == ["N", "L"]
     assert ir.to_proto(model).SerializeToString() == before
 
@@ -172,9 +172,9 @@ def test_functions_stay():
     text = """<ir_version: 8, opset_import: ["" : 18, "local" : 1]>
     g (float[N, 5] x) => (float[N, 5] y) { y = local.twice (x) }
     <domain: "local", opset_import: ["" : 18]> twice (a) => (b) { b = Add (a, a) }"""
-    made = append_loss(ir.from_proto(onnx.parser.parse_model(text)), "mse")
-    assert [key[1] for key in made.model.functions] == ["twice"]
-    assert run(made.model, {"x": np.ones((1, 5), np.float32), "target": np.zeros((1, 5), np.float32)})["loss"] == 4
+    model = append_loss(ir.from_proto(onnx.parser.parse_model(text)), "mse").model
+    assert [key[1] for key in model.functions] == ["twice"]
+    assert run(model, {"x": np.ones((1, 5), np.float32), "target": np.zeros((1, 5), np.float32)})["loss"] == 4
 
 
 @pytest.mark.parametrize("opset", [7, 11, 13, 15, 18, 21])
@@ -202,10 +202,10 @@ def test_normalized_twice(end, name):
     last = "s = Softmax (a) b = Cast <to = 1> (s) y = Identity (b)" if "(b)" in last else f"y = {last}"
     text = f"""<ir_version: 8, opset_import: ["" : 18]>
     g (float[N, 5] x) => (float[N, 5] y) {{ a = Neg (x) {last} }}"""
-    made = append_loss(ir.from_proto(onnx.parser.parse_model(text)), name)
-    assert bool(made.warnings) == (name in warned)
+    appended = append_loss(ir.from_proto(onnx.parser.parse_model(text)), name)
+    assert bool(appended.warnings) == (name in warned)
     assert append_loss(ir.from_proto(onnx.parser.parse_model(text)), name, prediction="a").warnings == []
-    for warning in made.warnings:
+    for warning in appended.warnings:
         assert "'y' is the output of S" in warning or "'y' is the output of L" in warning
 
 
@@ -221,8 +221,8 @@ def test_a_warning_is_issued():
     model = scaled("N, 5", more="p = Softmax (logits)")
     model.graph.output[0].name = "p"
     with pytest.warns(bngrad.BngradWarning, match="expects logits") as caught:
-        made = bngrad.differentiate(model, loss_fn="cross_entropy", wrt=["x"])
-    assert bngrad.read_training_graph(made).warnings == [str(warning.message) for warning in caught]
+        training_graph = bngrad.differentiate(model, loss_fn="cross_entropy", wrt=["x"])
+    assert bngrad.read_training_graph(training_graph).warnings == [str(warning.message) for warning in caught]
 
 
 TWO = """g (float[N, 5] x, float[N, 1] s) => (float[N, 5] y, float[N, 1] z, float[N, 2] t, float q) {

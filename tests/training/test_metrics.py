@@ -37,10 +37,10 @@ def on_ranks(size, **options):
 
 
 def test_the_result_is_that_of_the_samples():
-    found = evaluate(trainer_of(None), dataset(), 4, drop_last=False)
+    result = evaluate(trainer_of(None), dataset(), 4, drop_last=False)
     outputs = trainer_of(None).evaluate(**samples(41))
-    assert found.loss == pytest.approx(float(outputs["loss"]), rel=1e-6)
-    assert found.accuracy == np.mean(outputs["logits"].argmax(axis=1) == samples(41)["labels"])
+    assert result.loss == pytest.approx(float(outputs["loss"]), rel=1e-6)
+    assert result.accuracy == np.mean(outputs["logits"].argmax(axis=1) == samples(41)["labels"])
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -54,7 +54,7 @@ def test_the_bits_do_not_depend_on_the_number_of_ranks(size, drop_last):
 def test_a_loss_that_is_not_finite():
     x = samples(41)["x"]
     x[39] = np.nan  # in the last but one batch, of rank 0
-    assert all(math.isnan(found.loss) for found in on_ranks(3, data=dataset(x=x)))
+    assert all(math.isnan(result.loss) for result in on_ranks(3, data=dataset(x=x)))
 
 
 def test_labels_that_are_refused_on_one_rank():
@@ -136,8 +136,8 @@ def test_batches_count_by_what_counts_in_them(case):
         data["labels"][6] = -1
     void = trainer.evaluate(**{name: array[4:8] for name, array in data.items()})["loss"]
     assert math.isnan(void) is (case != "guarded-mask")
-    found = evaluate(trainer, Dataset(data, trainer.info.data), 4, drop_last=False)
-    assert found.loss == pytest.approx(float(trainer.evaluate(**data)["loss"]), rel=1e-5)
+    result = evaluate(trainer, Dataset(data, trainer.info.data), 4, drop_last=False)
+    assert result.loss == pytest.approx(float(trainer.evaluate(**data)["loss"]), rel=1e-5)
 
 
 def test_nothing_counts():
@@ -210,8 +210,8 @@ def test_the_loss_is_that_of_all_samples_at_once(case, recwarn):
     trainer = trainer_of_loss(*AT_ONCE[case])
     data = of_twelve(trainer)
     for size in (4, 5):  # the last batch has two samples of five
-        found = evaluate(trainer, Dataset(data, trainer.info.data), size, drop_last=False)
-        assert found.loss == pytest.approx(float(trainer.evaluate(**data)["loss"]), rel=1e-5)
+        result = evaluate(trainer, Dataset(data, trainer.info.data), size, drop_last=False)
+        assert result.loss == pytest.approx(float(trainer.evaluate(**data)["loss"]), rel=1e-5)
     assert not recwarn.list
 
 
@@ -223,8 +223,8 @@ def test_other_losses_count_by_samples_and_that_is_said_once(case):
     slices = (slice(8), slice(8, 12))
     parts = [trainer.evaluate(**{name: array[p] for name, array in data.items()})["loss"] for p in slices]
     for _ in range(2):
-        found = evaluate(trainer, Dataset(data, trainer.info.data), 8, drop_last=False, warning=lines.append)
-        assert found.loss == pytest.approx(float(parts[0] * 8 + parts[1] * 4) / 12, rel=1e-6)
+        result = evaluate(trainer, Dataset(data, trainer.info.data), 8, drop_last=False, warning=lines.append)
+        assert result.loss == pytest.approx(float(parts[0] * 8 + parts[1] * 4) / 12, rel=1e-6)
     start = "the validation loss is the average of batches weighted by samples: "
     assert len(lines) == (message is not None)
     assert all(re.match(start + message, line) for line in lines)
@@ -241,9 +241,9 @@ def test_the_average_is_said_on_one_rank():
         dataset = Dataset({name: data[name] for name in step.info.data}, step.info.data)
         return evaluate(trainer, dataset, 3, drop_last=False, warning=lambda _: said.append(comm.rank))
 
-    found = on_threads(3, function)
+    results = on_threads(3, function)
     assert said == [0]
-    assert len(set(found)) == 1
+    assert len(set(results)) == 1
 
 
 def test_a_sum_over_a_batch_of_fixed_size_is_that_of_a_batch():
@@ -252,6 +252,6 @@ def test_a_sum_over_a_batch_of_fixed_size_is_that_of_a_batch():
         z = MatMul (x, w) s = ReduceSum <keepdims = 0> (z) loss = Div (s, four) }"""
     step = bngrad.training_step(onnx.parser.parse_model(text), wrt=["w"])
     trainer, x = bngrad.Trainer(step, learning_rate=0.1), np.arange(24, dtype=np.float32).reshape(8, 3)
-    found = evaluate(trainer, Dataset({"x": x}, step.info.data), 4, drop_last=True)
+    result = evaluate(trainer, Dataset({"x": x}, step.info.data), 4, drop_last=True)
     parts = [float(trainer.evaluate(x=part)["loss"]) for part in (x[:4], x[4:])]
-    assert found.loss == pytest.approx(sum(parts) / 2)
+    assert result.loss == pytest.approx(sum(parts) / 2)

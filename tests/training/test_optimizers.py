@@ -1,4 +1,4 @@
-"""The optimizers of a training step against those of PyTorch, and what they refuse."""
+"""The optimizers of a training step against those of PyTorch, and their refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def network(dtype):
 
 def step_of(case, dtype, **options):
     kind = OPTIMIZERS[case["optimizer"]]
-    hyperparameters = {one.name: case[one.name] for one in fields(kind) if one.name in case}
+    hyperparameters = {field.name: case[field.name] for field in fields(kind) if field.name in case}
     groups = [bngrad.ParameterGroup(names=[n], learning_rate_scale=x) for n, x in case.get("scales", {}).items()]
     if case.get("no_decay_1d"):
         groups.append(bngrad.ParameterGroup(max_rank=1, weight_decay=0))
@@ -64,7 +64,7 @@ def train(step, calls, dtype, implementation="native"):
         feeds = {"x": x, "target": target, info.learning_rate: np.array(rate, info.learning_rate_dtype)}
         feeds |= {info.flat.input: state} if info.layout == "flat" else state
         results = dict(zip(names, session.run(names, feeds), strict=True))
-        new = {name: results[one.new] for name, one in info.state.items() if one.new}
+        new = {name: results[entry.new] for name, entry in info.state.items() if entry.new}
         state = results[info.flat.output] if info.layout == "flat" else new
     return info.unflatten(state) if info.layout == "flat" else state
 
@@ -104,10 +104,10 @@ def test_weights_that_an_optimizer_got_later(kind, layout):
     options = {"optimizer": kind(weight_decay=0), "layout": layout}
     step = bngrad.training_step(network("float64"), groups=groups, **options)
     assert step.state["step"] == 5
-    behind = {name: one.updates_behind for name, one in step.info.state.items()}
+    behind = {name: entry.updates_behind for name, entry in step.info.state.items()}
     assert {name for name in behind if behind[name] is not None} == {"w1", "b1"}
     assert (behind["w1"], behind["b1"]) == (3, 5)
-    assert read_step_info({one.key: one.value for one in step.model.metadata_props}) == step.info
+    assert read_step_info({entry.key: entry.value for entry in step.model.metadata_props}) == step.info
     state = train(step, 1, "float64")
     rate = batch(0, "float64")[2]
     old = step.state
@@ -124,8 +124,8 @@ def test_weights_that_an_optimizer_got_later(kind, layout):
 def test_no_update_has_a_scalar_and_an_array(name):
     """ONNX Runtime takes 50 times as long for those if the last dimension of the array is 1."""
     model = onnx.shape_inference.infer_shapes(step_of(CASES[name], "float32").model, data_prop=True)
-    known = (*model.graph.value_info, *model.graph.input, *model.graph.output)
-    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in known}
+    values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
     ranks |= {node.output[0]: node.attribute[0].t.dims for node in model.graph.node if node.op_type == "Constant"}
     ranks = {name: rank if isinstance(rank, int) else len(rank) for name, rank in ranks.items()}
     updates = [
@@ -227,10 +227,10 @@ def test_a_synchronized_step_of_one_rank_is_the_same(name):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_state_of_half_precision_weights_is_float(name):
     step = bngrad.training_step(network("float16"), optimizer=name)
-    assert {one.dtype for key, one in step.info.state.items() if key != "step"} == {"float32"}
+    assert {entry.dtype for key, entry in step.info.state.items() if key != "step"} == {"float32"}
     trainer = trained(step)
     inference = step.finalize(trainer.state_dict())
-    assert {one.data_type for one in inference.graph.initializer} == {onnx.TensorProto.FLOAT16}
+    assert {tensor.data_type for tensor in inference.graph.initializer} == {onnx.TensorProto.FLOAT16}
     for key in ("w1", "b2"):
         assert np.isfinite(trainer.state_dict()[key]).all()
         assert (trainer.state_dict()[key] != step.state[key]).any()
@@ -264,7 +264,7 @@ def test_numbers_of_numpy_are_numbers():
 def test_half_precision_weights_are_updated_in_float():
     # One of these updates is less than half a unit in the last place of float16.
     step = step_of({"optimizer": "sgd"}, "float16")
-    assert all(one.dtype == "float32" for name, one in step.info.state.items() if name != "step")
+    assert all(entry.dtype == "float32" for name, entry in step.info.state.items() if name != "step")
     session = bngrad.session(step.model)
     state = dict(step.state)
     x, target = np.ones((1, 3), np.float16), np.zeros((1, 2), np.float16)
@@ -272,9 +272,10 @@ def test_half_precision_weights_are_updated_in_float():
     for _ in range(20):
         feeds = {"x": x, "target": target, "learning_rate": np.array(1e-5, np.float32), **state}
         results = dict(zip(names, session.run(names, feeds), strict=True))
-        state = {name: results[one.new] for name, one in step.info.state.items()}
+        state = {name: results[entry.new] for name, entry in step.info.state.items()}
     moved = np.abs(state["b2"] - step.state["b2"])
     assert (moved > 0).all()
     assert (moved / 20 < np.spacing(np.abs(step.state["b2"]).astype(np.float16)) / 2).all()
     inference = step.finalize(state)
-    assert {one.name: one.data_type for one in inference.graph.initializer}["b2"] == onnx.TensorProto.FLOAT16
+    types = {tensor.name: tensor.data_type for tensor in inference.graph.initializer}
+    assert types["b2"] == onnx.TensorProto.FLOAT16

@@ -27,12 +27,12 @@ def forward_model(rng):
     for number in range(count):
         parameters = [str(rng.choice(POOL)) + ("_copy" if rng.random() < 0.25 else "") for _ in range(4)]
         training = bool(rng.random() < 0.75)
-        made = [f"y{number}", *([f"m{number}", f"v{number}"] if training else [])]
+        names = [f"y{number}", *([f"m{number}", f"v{number}"] if training else [])]
         name = f"bn{number}" if rng.random() < 0.75 else ""
         attributes = {"training_mode": 1, "momentum": 0.5} if training else {}
-        nodes.append(helper.make_node("BatchNormalization", [x, *parameters], made, name=name, **attributes))
-        nodes.append(helper.make_node("Sigmoid", made[:1], [f"s{number}"]))
-        outputs += [output for output in made[1:] if rng.random() < 0.5]
+        nodes.append(helper.make_node("BatchNormalization", [x, *parameters], names, name=name, **attributes))
+        nodes.append(helper.make_node("Sigmoid", names[:1], [f"s{number}"]))
+        outputs += [output for output in names[1:] if rng.random() < 0.5]
         x = f"s{number}"
     scale = str(rng.choice(POOL))
     nodes += [
@@ -75,7 +75,7 @@ def read_by(training):
 
 
 def by_hand(model, training, state):
-    """The forward model in inference mode, each batch norm with what it reads in the training graph."""
+    """The forward model in inference mode, each batch norm with its statistics in the training graph."""
     reads = read_by(training)
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in training.graph.initializer} | state
     for node in model.graph.node:
@@ -95,8 +95,8 @@ def by_hand(model, training, state):
 def test_what_was_trained_goes_to_what_was_trained(seed):
     rng = np.random.default_rng(seed)
     model, options = forward_model(rng), options_of(rng)
-    made = differentiate(ir.from_proto(model), loss="loss", **options)
-    training = ir.to_proto(made.model)
+    differentiated = differentiate(ir.from_proto(model), loss="loss", **options)
+    training = ir.to_proto(differentiated.model)
     names = {value.name for value in training.graph.input} - {"x"}
     state = {t.name: numpy_helper.to_array(t) for t in training.graph.initializer if t.name in names}
     assert set(state) == names
@@ -105,23 +105,23 @@ def test_what_was_trained_goes_to_what_was_trained(seed):
     for _ in range(2):
         x = rng.standard_normal((5, 2)).astype(np.float32)
         values = dict(zip(outputs, session.run(outputs, {**state, "x": x}), strict=True))
-        state |= {old: values[new] for old, new in made.running_statistics.items()}
-        state |= {w: (state[w] + rng.uniform(0.1, 1, 2)).astype(np.float32) for w in made.gradients}
+        state |= {old: values[new] for old, new in differentiated.running_statistics.items()}
+        state |= {w: (state[w] + rng.uniform(0.1, 1, 2)).astype(np.float32) for w in differentiated.gradients}
     (want,) = ReferenceEvaluator(by_hand(forward_model(np.random.default_rng(seed)), training, state)).run(
         ["z"], {"x": x}
     )
     got = z_of(bngrad.finalize(model, state), x)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     # Whatever subset is given is right as well, or refused: what is not given has the value that it had.
-    given = {name: state[name] for name in state if rng.random() < 0.8}
+    subset = {name: state[name] for name in state if rng.random() < 0.8}
     before = {t.name: numpy_helper.to_array(t) for t in training.graph.initializer}
     try:
-        got = z_of(bngrad.finalize(model, given), x)
+        got = z_of(bngrad.finalize(model, subset), x)
     except InputError as error:
         assert "which training keeps apart" in str(error)  # noqa: PT017
         return
     (want,) = ReferenceEvaluator(
-        by_hand(forward_model(np.random.default_rng(seed)), training, before | given)
+        by_hand(forward_model(np.random.default_rng(seed)), training, before | subset)
     ).run(["z"], {"x": x})
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""The ranks of a run: errors that all ranks raise, what must be the same, and who runs what."""
+"""The ranks of a run: errors that all ranks raise, values that must be the same, and actions of one rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thread_ranks import on_threads
 
 
 def together(errors):
-    """What `together` raises if some ranks have an error."""
+    """The errors that `together` raises if some ranks have one."""
 
     def function(comm):
         ranks = Ranks(comm)
@@ -42,7 +42,7 @@ TOGETHER = {
 
 
 def described(results):
-    return [(type(one), str(one)) if isinstance(one, BaseException) else one for one in results]
+    return [(type(result), str(result)) if isinstance(result, BaseException) else result for result in results]
 
 
 @pytest.mark.parametrize("case", TOGETHER)
@@ -51,7 +51,7 @@ def test_all_ranks_raise_the_error_of_one(case):
     results = together(errors)
     assert described(results) == expected
     kinds = (InputError, ModelError, TrainingError)
-    assert all(one.on_all_ranks for one in results if isinstance(one, kinds))
+    assert all(result.on_all_ranks for result in results if isinstance(result, kinds))
 
 
 ON_FIRST = {
@@ -162,9 +162,9 @@ def exchange(comm):
 
 def test_exchanges():
     results = on_threads(3, exchange)
-    assert [one[-1] for one in results] == [True, False, False]
-    for one in results:
-        assert one[:-1] == (["0", "1", "2"], [[0, 2], [1, 2], [2, 2]], True, 0)
+    assert [result[-1] for result in results] == [True, False, False]
+    for result in results:
+        assert result[:-1] == (["0", "1", "2"], [[0, 2], [1, 2], [2, 2]], True, 0)
 
 
 def test_one_rank_alone():

@@ -1,4 +1,4 @@
-"""The log of a run and its loss curve: lines of JSON, what a resumed run keeps, and what is refused."""
+"""The log of a run and its loss curve: lines of JSON, the lines that a resumed run keeps, and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_lines(tmp_path):
     path = tmp_path / "run.jsonl"
     log = write(path)
     assert lines(path) == log.records
-    assert [(one["step"], one["epoch"], "loss" in one) for one in log.records] == [
+    assert [(record["step"], record["epoch"], "loss" in record) for record in log.records] == [
         (1, 1, True), (2, 1, True), (2, 1, False), (3, 2, True), (4, 2, True), (4, 2, False),
     ]  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_losses_that_are_not_finite_are_null(tmp_path):
     with log.open():
         log.add(step=1, epoch=1, loss=math.nan)
         log.add(step=2, epoch=1, loss=math.inf)
-    assert [one["loss"] for one in lines(tmp_path / "run.jsonl")] == [None, None]
+    assert [record["loss"] for record in lines(tmp_path / "run.jsonl")] == [None, None]
 
 
 def test_no_file():
@@ -106,7 +106,7 @@ def test_curves(name, start, tmp_path):
     curve.draw(path, records)
     content = path.read_bytes()
     assert content.startswith(start)
-    assert [one.name for one in tmp_path.iterdir()] == [name]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
     curve.draw(path, [])
     curve.draw(path, [{"step": 1, "epoch": 1, "loss": None}, {"step": 2, "epoch": 1, "loss": -1.0}])
 

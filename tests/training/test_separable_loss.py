@@ -103,8 +103,8 @@ def model_of(text):
 
 @pytest.mark.parametrize("case", SEPARABLE)
 def test_terms_of_samples_are_accepted(case):
-    made = bngrad.differentiate(model_of(SEPARABLE[case]), sync=True)
-    assert "AllReduce" in {node.op_type for node in made.graph.node}
+    training_graph = bngrad.differentiate(model_of(SEPARABLE[case]), sync=True)
+    assert "AllReduce" in {node.op_type for node in training_graph.graph.node}
 
 
 @pytest.mark.parametrize("case", COUPLED)

@@ -36,7 +36,7 @@ def sizes(values):
 
 
 def constants(model):
-    return {one.name for one in model.graph.initializer}
+    return {tensor.name for tensor in model.graph.initializer}
 
 
 def run(model, feeds):
@@ -52,7 +52,7 @@ def call(step, state, feeds, rate=0.1):
     results = run(step.model, {**feeds, info.learning_rate: np.array(rate, info.learning_rate_dtype), **state})
     if info.flat:
         return results, info.unflatten(results[info.flat.output])
-    return results, {name: results[one.new] for name, one in info.state.items()}
+    return results, {name: results[entry.new] for name, entry in info.state.items()}
 
 
 def test_inputs_and_outputs_of_the_named_layout():
@@ -78,8 +78,8 @@ def test_inputs_and_outputs_of_the_flat_layout():
     }
     assert sizes(step.model.graph.output) == {"loss": [], "logits": ["N", 2, 3], "state_new": [17]}
     assert constants(step.model) == {"loss_grad"}
-    ends = [one.offset + int(np.prod(one.shape)) for one in step.info.state.values()]
-    assert [one.offset for one in step.info.state.values()] == [0, *ends[:-1]]
+    ends = [entry.offset + int(np.prod(entry.shape)) for entry in step.info.state.values()]
+    assert [entry.offset for entry in step.info.state.values()] == [0, *ends[:-1]]
     assert ends[-1] == step.info.flat.size
 
 
@@ -145,9 +145,9 @@ def test_accumulation_updates_statistics_in_every_call_and_weights_in_the_last()
     for index in range(6):
         _, state = call(step, state, data(seed=index))
         seen.append(state)
-    steps = [int(one["step"]) for one in seen]
+    steps = [int(state["step"]) for state in seen]
     assert steps == [0, 0, 1, 1, 1, 2]
-    assert [int(one["micro_step"]) for one in seen] == [1, 2, 0, 1, 2, 0]
+    assert [int(state["micro_step"]) for state in seen] == [1, 2, 0, 1, 2, 0]
     moved = [not np.array_equal(a["scale"], b["scale"]) for a, b in itertools.pairwise(seen)]
     assert moved == [False, True, False, False, True]
     assert all(not np.array_equal(a["mean"], b["mean"]) for a, b in itertools.pairwise(seen))
@@ -168,7 +168,7 @@ def test_names_of_the_model_stay_its_own():
     text = FORWARD.replace("x,", "learning_rate,").replace("(x", "(learning_rate").replace("scale", "step")
     step = bngrad.training_step(parse(text), layout="flat")
     assert step.info.learning_rate == "learning_rate_1"
-    assert {name: one.role for name, one in step.info.state.items() if "step" in name} == {
+    assert {name: entry.role for name, entry in step.info.state.items() if "step" in name} == {
         "step": "weight",
         "step_1": "step",
     }
@@ -264,8 +264,8 @@ def test_loss_function_is_part_of_the_step_and_of_its_evaluation():
     for name, array in expected_state.items():
         np.testing.assert_allclose(state[name], array, rtol=1e-5, atol=1e-7)
     feeds = {**data(), **{name: array for name, array in expected_state.items() if name != "step"}}
-    found, wanted = run(step.evaluation, feeds), run(other.evaluation, feeds)
-    np.testing.assert_allclose(found["loss"], wanted["loss"], rtol=1e-6)
+    actual, desired = run(step.evaluation, feeds), run(other.evaluation, feeds)
+    np.testing.assert_allclose(actual["loss"], desired["loss"], rtol=1e-6)
     assert list(sizes(step.finalize(state).graph.output)) == ["logits"]
 
 
@@ -277,8 +277,8 @@ def test_values_replace_those_of_the_model():
     step = bngrad.training_step(parse(text), values={"scale": scale})
     np.testing.assert_array_equal(step.state["scale"], scale)
     _, state = call(step, step.state, data())
-    given = bngrad.training_step(parse(), values={"scale": scale})
-    np.testing.assert_array_equal(state["scale"], call(given, given.state, data())[1]["scale"])
+    overridden = bngrad.training_step(parse(), values={"scale": scale})
+    np.testing.assert_array_equal(state["scale"], call(overridden, overridden.state, data())[1]["scale"])
 
 
 def test_evaluation_uses_the_state_and_running_statistics():
@@ -292,16 +292,16 @@ def test_evaluation_uses_the_state_and_running_statistics():
             if layout == "flat"
             else {n: state[n] for n in state if n != "step"}
         )
-        found = run(step.evaluation, {**data(), **feeds})
+        actual = run(step.evaluation, {**data(), **feeds})
         column = {name: state[name].reshape(1, 2, 1).astype(np.float64) for name in state if name != "step"}
         deviation = np.sqrt(column["var"] + 1e-5)
         logits = (data()["x"] - column["mean"]) / deviation * column["scale"] + column["bias"]
-        np.testing.assert_allclose(found["logits"], logits, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual["logits"], logits, rtol=1e-5, atol=1e-6)
         inference = step.finalize(state)
         assert list(sizes(inference.graph.input)) == ["x"]
         assert list(sizes(inference.graph.output)) == ["logits"]
         session = onnxruntime.InferenceSession(inference.SerializeToString())
-        np.testing.assert_array_equal(session.run(None, {"x": data()["x"]})[0], found["logits"])
+        np.testing.assert_array_equal(session.run(None, {"x": data()["x"]})[0], actual["logits"])
 
 
 def test_defaults():
@@ -405,7 +405,7 @@ CHANGES = [
 @pytest.mark.parametrize(("change", "message"), CHANGES, ids=[message for _, message in CHANGES])
 def test_inconsistent_metadata_is_refused(change, message):
     model = bngrad.training_step(parse()).model
-    document = json.loads({one.key: one.value for one in model.metadata_props}[KEY]) | change
+    document = json.loads({entry.key: entry.value for entry in model.metadata_props}[KEY]) | change
     with pytest.raises(ModelError) as error:
         read_step_info({KEY: json.dumps(document)})
     assert message in str(error.value)

@@ -1,4 +1,4 @@
-"""What a training graph takes and gives goes back into the forward model, each value to where it belongs."""
+"""The values that a training graph takes and gives go back into the forward model, each to its place."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def differentiated(case, **options):
     return differentiate(ir.from_proto(case.model()), loss="loss", **{**case.options, **options})
 
 
-def state_of(case, made):
-    """The first value of every input of a training graph but the data."""
-    proto = ir.to_proto(made.model)
+def state_of(case, training_graph):
+    """The first value of every input of a training graph except the data."""
+    proto = ir.to_proto(training_graph.model)
     defaults = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     inputs = [value.name for value in proto.graph.input]
-    given = {name: np.array(values, np.float32) for name, values in case.given.items()}
-    assert set(inputs) == {"x", *given, *(name for name in inputs if name in defaults)}
-    return {name: given.get(name, defaults.get(name)) for name in inputs if name != "x"}
+    values = {name: np.array(values, np.float32) for name, values in case.values.items()}
+    assert set(inputs) == {"x", *values, *(name for name in inputs if name in defaults)}
+    return {name: values.get(name, defaults.get(name)) for name in inputs if name != "x"}
 
 
 def moved(array, rng):
@@ -41,17 +41,17 @@ def moved(array, rng):
 @pytest.mark.parametrize("name", CASES)
 def test_two_steps_of_training(name, rng):
     case = CASES[name]
-    made = differentiated(case)
-    state = state_of(case, made)
-    assert set(made.running_statistics) <= set(state)
-    session = bngrad.session(made.model, "function")
+    training_graph = differentiated(case)
+    state = state_of(case, training_graph)
+    assert set(training_graph.running_statistics) <= set(state)
+    session = bngrad.session(training_graph.model, "function")
     outputs = [value.name for value in session.get_outputs()]
     for _ in range(2):
         values = dict(zip(outputs, session.run(outputs, {**state, "x": data(case, rng)}), strict=True))
-        for weight in made.gradients:
+        for weight in training_graph.gradients:
             assert np.isfinite(values[f"{weight}_grad"]).all()
             state[weight] = moved(state[weight], rng)
-        state |= {old: values[new] for old, new in made.running_statistics.items()}
+        state |= {old: values[new] for old, new in training_graph.running_statistics.items()}
     before = case.model()
     check(case, bngrad.finalize(before, state), state, data(case, rng))
     assert before.SerializeToString() == case.model().SerializeToString()
@@ -59,19 +59,19 @@ def test_two_steps_of_training(name, rng):
 
 @pytest.mark.parametrize("name", CASES)
 def test_new_values_by_the_names_of_outputs(name, rng):
-    """Weights and running statistics alone, each statistic under the name that the training graph gives it."""
+    """Only weights and running statistics, each statistic under the name that the training graph gives it."""
     case = CASES[name]
-    made = differentiated(case)
-    state = {key: moved(array, rng) for key, array in state_of(case, made).items()}
-    given = {made.running_statistics.get(key, key): array for key, array in state.items()}
+    training_graph = differentiated(case)
+    state = {key: moved(array, rng) for key, array in state_of(case, training_graph).items()}
+    values = {training_graph.running_statistics.get(key, key): array for key, array in state.items()}
     if name in OF_ONE_OR_OF_ALL:
         message = (
             r"^'m\d' is an output of .* give it as 'bn\d/running_mean', .* or as '(m|zero/running_mean)', for all$"
         )
         with pytest.raises(InputError, match=message):
-            bngrad.finalize(case.model(), given)
+            bngrad.finalize(case.model(), values)
         return
-    check(case, bngrad.finalize(case.model(), given), state, data(case, rng))
+    check(case, bngrad.finalize(case.model(), values), state, data(case, rng))
 
 
 NO_SUCH_GRAPH = {
@@ -103,18 +103,18 @@ def test_names_are_the_same_in_every_training_graph(target, name, rng):
         with pytest.raises(ModelError, match=NO_SUCH_GRAPH[target][name]):
             differentiated(case, **options)
         return
-    made, stock = differentiated(case, **options), differentiated(case)
-    assert made.running_statistics == stock.running_statistics
-    state = {key: moved(array, rng) for key, array in state_of(case, made).items()}
+    training_graph, stock = differentiated(case, **options), differentiated(case)
+    assert training_graph.running_statistics == stock.running_statistics
+    state = {key: moved(array, rng) for key, array in state_of(case, training_graph).items()}
     assert set(state) == set(state_of(case, stock))
     check(case, bngrad.finalize(case.model(), state), state, data(case, rng))
 
 
 def test_a_chain_is_updated_in_the_order_of_its_nodes(rng):
     case = CASES["chain-with-a-frozen-one"]
-    made = differentiated(case)
-    state, x = state_of(case, made), data(case, rng).astype(np.float64)
-    values = evaluate(ir.to_proto(made.model), {"x": x.astype(np.float32)})
+    training_graph = differentiated(case)
+    state, x = state_of(case, training_graph), data(case, rng).astype(np.float64)
+    values = evaluate(ir.to_proto(training_graph.model), {"x": x.astype(np.float32)})
 
     def normalized(data, mean, var):
         column = [np.reshape(array, (1, 2, 1)) for array in (mean, var, state["s"], state["b"])]
@@ -125,7 +125,7 @@ def test_a_chain_is_updated_in_the_order_of_its_nodes(rng):
     r = np.maximum(normalized(x, m1, v1), 0)
     c = normalized(r, state["m"], state["v"])
     m3, v3 = c.mean((0, 2)), c.var((0, 2))
-    assert made.running_statistics == {"m": "m3", "v": "v3"}
+    assert training_graph.running_statistics == {"m": "m3", "v": "v3"}
     np.testing.assert_allclose(values["m3"], ((state["m"] + m1) / 2 + m3) / 2, rtol=1e-6)
     np.testing.assert_allclose(values["v3"], ((state["v"] + v1) / 2 + v3) / 2, rtol=1e-6)
     np.testing.assert_allclose(values["z"], normalized(c, m3, v3), rtol=1e-6, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The trainer: the bits of a plain loop, evaluation, what it returns is its caller's, and what it refuses."""
+"""The trainer: the bits of a plain loop, evaluation, results that belong to the caller, and refusals."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_shapes_of_losses(case):
             mean = ReduceMean <keepdims = 0> (y)
             {nodes} }}""")
     step = bngrad.training_step(model, loss="loss")
-    (value,) = (one for one in step.model.graph.output if one.name == "loss")
+    (value,) = (output for output in step.model.graph.output if output.name == "loss")
     if bound is None:  # as a model whose rank is unknown has it
         value.type.tensor_type.ClearField("shape")
     trainer = bngrad.Trainer(step, learning_rate=1.0)
@@ -118,7 +118,7 @@ def test_evaluation_is_the_finalized_model(options, tmp_path):
         by_hand = bngrad.finalize(network(), weights)
         for model in (by_hand, trainer.finalize(), trainer.finalize(tmp_path / "m.onnx"), tmp_path / "m.onnx"):
             session = bngrad.session(model)
-            assert [one.name for one in session.get_inputs()] == ["x"]
+            assert [value.name for value in session.get_inputs()] == ["x"]
             np.testing.assert_allclose(session.run(["logits"], {"x": data["x"]})[0], outputs["logits"], rtol=1e-5)
         assert trainer.calls == calls
         trainer.step(**batch(calls))
@@ -172,8 +172,8 @@ def test_other_types(name):
     np.testing.assert_allclose(state, [1 - 0.25 * 2.5, 2 - 0.25 * 5])
     assert trainer.evaluate(x=x)["y"].dtype == dtype
     inference = trainer.finalize()
-    assert [one.type.tensor_type.elem_type for one in inference.graph.output] == [onnx_type]
-    assert {one.name: one.data_type for one in inference.graph.initializer}["w"] == onnx_type
+    assert [output.type.tensor_type.elem_type for output in inference.graph.output] == [onnx_type]
+    assert {tensor.name: tensor.data_type for tensor in inference.graph.initializer}["w"] == onnx_type
 
 
 NAMES = ["self", "data", "path", "input.1", "a/b"]
@@ -183,7 +183,7 @@ NAMES = ["self", "data", "path", "input.1", "a/b"]
 def test_names_of_data_inputs(name):
     model = network()
     for node in model.graph.node:
-        node.input[:] = [name if one == "x" else one for one in node.input]
+        node.input[:] = [name if input_name == "x" else input_name for input_name in node.input]
     model.graph.input[0].name = name
     trainer = bngrad.Trainer(bngrad.training_step(model), learning_rate=0.1)
     data = batch()
@@ -197,12 +197,12 @@ def test_results_are_the_callers_own(layout):
     trainer = bngrad.Trainer(step_of(outputs=["logits"], layout=layout), learning_rate=0.5)
     trainer.step(**batch(0))
     outputs, state, evaluated = trainer.outputs, trainer.state_dict(), trainer.evaluate(**batch(0))
-    copies = [{name: array.copy() for name, array in one.items()} for one in (outputs, state, evaluated)]
+    copies = [{name: array.copy() for name, array in arrays.items()} for arrays in (outputs, state, evaluated)]
     for index in range(4):
         trainer.step(**batch(index + 1))
         trainer.evaluate(**batch(index + 1))
-    for one, copy in zip((outputs, state, evaluated), copies, strict=True):
-        assert_same_bits(one, copy)
+    for arrays, copy in zip((outputs, state, evaluated), copies, strict=True):
+        assert_same_bits(arrays, copy)
     before = trainer.state_dict()
     state["weight"][:] = 7
     assert_same_bits(trainer.state_dict(), before)
@@ -350,7 +350,7 @@ ACCEPTED = {
     "strided": {name: array[::2] for name, array in samples(16, seed=100).items()},
     "column-major": changed(x=np.asfortranarray(batch()["x"])),
     "read-only": {
-        name: np.frombuffer(one.tobytes(), one.dtype).reshape(one.shape) for name, one in batch().items()
+        name: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape) for name, array in batch().items()
     },
     "one-sample": batch(size=1),
 }

@@ -91,7 +91,7 @@ def test_masters_get_the_type_of_the_weight(name, command):
     trainer.step(x=np.ones((1, 2), np.float32))
     trainer.save("c")
     assert command("c")[0] == 0
-    (weight,) = (one for one in onnx.load("out.onnx").graph.initializer if one.name == "w")
+    (weight,) = (tensor for tensor in onnx.load("out.onnx").graph.initializer if tensor.name == "w")
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(weight), trainer.state_dict()["w"].astype(dtype))
     # Arrays that are no state are not cast.
     np.savez("w.npz", w=trainer.state_dict()["w"])

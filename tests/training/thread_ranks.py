@@ -13,7 +13,7 @@ from bngrad.errors import DistributedError
 
 
 class Threads:
-    """What the ranks share: a table of messages, by rank, for each exchange."""
+    """The shared table of messages, by rank, for each exchange."""
 
     def __init__(self, size):
         self.size, self.messages = size, [None] * size
@@ -22,9 +22,9 @@ class Threads:
     def exchange(self, rank, message):
         self.messages[rank] = message
         self.barrier.wait()
-        found = list(self.messages)
+        messages = list(self.messages)
         self.barrier.wait()
-        return found
+        return messages
 
 
 class ThreadCommunicator(Communicator):
@@ -40,16 +40,16 @@ class ThreadCommunicator(Communicator):
         return contextlib.nullcontext()
 
     def _exchange(self, key, value):
-        found = self._threads.exchange(self.rank, (key, value))
-        for rank, (other, text) in enumerate(found):
+        messages = self._threads.exchange(self.rank, (key, value))
+        for rank, (other, text) in enumerate(messages):
             if other is None:
                 raise DistributedError(f"rank {rank} failed: {text}")
-        for rank, (other, _) in enumerate(found):
-            if other != found[0][0]:
+        for rank, (other, _) in enumerate(messages):
+            if other != messages[0][0]:
                 raise DistributedError(
-                    f"ranks 0 and {rank} do not match: rank 0 is at {found[0][0]}, rank {rank} at {other}"
+                    f"ranks 0 and {rank} do not match: rank 0 is at {messages[0][0]}, rank {rank} at {other}"
                 )
-        return [value for _, value in found]
+        return [value for _, value in messages]
 
     def all_gather(self, key, value):
         return np.stack(self._exchange(f"all_gather {key}", np.array(value)))
@@ -68,7 +68,7 @@ class ThreadCommunicator(Communicator):
 
 
 def on_threads(size, function):
-    """What a function of a communicator returns or raises on each rank."""
+    """The results or errors of a function of a communicator on each rank."""
     threads = Threads(size)
 
     def call(rank):

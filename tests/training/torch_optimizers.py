@@ -84,8 +84,8 @@ def train_in_torch(case: dict, dtype: str) -> dict[str, list]:
     for call in range(UPDATES * accumulate):
         x, target, rate = batch(call, dtype)
         hidden = torch.tanh(torch.from_numpy(x) @ weights["w1"] + weights["b1"])
-        made = hidden @ weights["w2"] + weights["b2"]
-        (((made - torch.from_numpy(target)) ** 2).mean() / accumulate).backward()
+        prediction = hidden @ weights["w2"] + weights["b2"]
+        (((prediction - torch.from_numpy(target)) ** 2).mean() / accumulate).backward()
         if (call + 1) % accumulate == 0:
             for group, scale in zip(optimizer.param_groups, scales, strict=True):
                 group["lr"] = rate * scale

@@ -31,20 +31,20 @@ def of_torch(schedule, updates):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=schedule.rate)
     match schedule:
         case LinearSchedule(_, total, start, end):
-            made = of.LinearLR(optimizer, start_factor=start, end_factor=end, total_iters=total)
+            scheduler = of.LinearLR(optimizer, start_factor=start, end_factor=end, total_iters=total)
         case CosineSchedule(_, total, minimum, 0, _):
-            made = of.CosineAnnealingLR(optimizer, T_max=total, eta_min=minimum)
+            scheduler = of.CosineAnnealingLR(optimizer, T_max=total, eta_min=minimum)
         case CosineSchedule(_, total, minimum, warmup, start):
             first = of.LinearLR(optimizer, start_factor=start, total_iters=warmup)
             then = of.CosineAnnealingLR(optimizer, T_max=total - warmup, eta_min=minimum)
-            made = of.SequentialLR(optimizer, [first, then], milestones=[warmup])
+            scheduler = of.SequentialLR(optimizer, [first, then], milestones=[warmup])
         case StepSchedule(_, every, factor):
-            made = of.StepLR(optimizer, step_size=every, gamma=factor)
+            scheduler = of.StepLR(optimizer, step_size=every, gamma=factor)
     rates = []
     for _ in range(updates):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        made.step()
+        scheduler.step()
     return rates
 
 

@@ -60,7 +60,7 @@ def plain_loop(step, batches, rate):
     info, session, losses = step.info, bngrad.session(step.model), []
     state = {info.flat.input: info.flatten(step.state)} if info.flat else dict(step.state)
     pairs = (
-        {info.flat.input: info.flat.output} if info.flat else {name: one.new for name, one in info.state.items()}
+        {info.flat.input: info.flat.output} if info.flat else {name: spec.new for name, spec in info.state.items()}
     )
     for call, data in enumerate(batches):
         now = np.array(rate(call // info.accumulate), info.learning_rate_dtype)

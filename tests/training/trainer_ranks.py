@@ -46,7 +46,7 @@ def batches():
 
 
 def part(data, cut, rank):
-    """What a rank takes of a batch; rank 1 has the rest of rank 0."""
+    """The rows of a batch for a rank; rank 1 has the rest of rank 0."""
     return {name: array[:cut] if rank == 0 else array[cut:] for name, array in data.items()}
 
 
@@ -78,7 +78,7 @@ class Cases:
         return [trainer.step(**part(data, cut, self.rank)) for data, cut in batches()]
 
     def resumed(self):
-        """A state that rank 0 saved, loaded again, and one that rank 0 alone has."""
+        """A state that rank 0 saved, loaded again, and one that only rank 0 has."""
         step = step_of(sync=True, optimizer="adam")
         first = self.trainer(step)
         first.step(**batch(self.rank))
@@ -88,9 +88,9 @@ class Cases:
         notes = second.load(file)
         third = self.trainer(step)
         third.load_state_dict(first.state_dict() if self.rank == 0 else step.state)
-        after = [one.step(**batch(5 + self.rank)) for one in (first, second, third)]
-        states = [digest(one.state_dict()) for one in (first, second, third)]
-        return {"notes": notes, "calls": [one.calls for one in (second, third)], "losses": after, "states": states}
+        after = [trainer.step(**batch(5 + self.rank)) for trainer in (first, second, third)]
+        states = [digest(trainer.state_dict()) for trainer in (first, second, third)]
+        return {"notes": notes, "calls": [second.calls, third.calls], "losses": after, "states": states}
 
     def finalized(self):
         trainer = self.trainer()
@@ -105,12 +105,12 @@ class Cases:
         return list(trainer.outputs["logits"].shape)
 
     def errors(self):
-        """What each rank raises, and the loss of a step after it, which shows that the ranks can go on."""
+        """The errors of each rank, and the loss of a step after them, which shows that the ranks can continue."""
         trainer = self.trainer()
         trainer.step(**batch(9))
         state, good = digest(trainer.state_dict()), batch(self.rank)
         nan = {**good, "x": np.full_like(good["x"], np.nan)}
-        found = {}
+        messages = {}
         for name, call in {
             "a-rank-without-data": lambda: trainer.step(**(good if self.rank == 0 else {})),
             "a-rank-without-rows": lambda: trainer.step(**(batch(0, 0) if self.rank == 0 else good)),
@@ -136,11 +136,11 @@ class Cases:
         }.items():
             try:
                 call()
-                found[name] = None
+                messages[name] = None
             except BngradError as error:
-                found[name] = f"{type(error).__name__}: {error}"
+                messages[name] = f"{type(error).__name__}: {error}"
         return {
-            "messages": found,
+            "messages": messages,
             "is-unchanged": digest(trainer.state_dict()) == state,
             "losses-after": trainer.step(**good),
         }
@@ -166,7 +166,7 @@ class Cases:
         return None
 
     def attached_late(self):
-        """A session that was made while the process was one rank alone."""
+        """A session that was made while the process was a single rank."""
         self.comm.detach()
         size, os.environ["PMI_SIZE"] = os.environ["PMI_SIZE"], "1"
         trainer = bngrad.Trainer(step_of(sync=True), learning_rate=RATE)
@@ -183,7 +183,7 @@ class Cases:
 
         self.comm.detach()
         trainers = [self.trainer(comm=MPI.COMM_WORLD) for _ in range(2)]
-        return [[one.ranks.rank, one.ranks.size, one.step(**batch(self.rank))] for one in trainers]
+        return [[trainer.ranks.rank, trainer.ranks.size, trainer.step(**batch(self.rank))] for trainer in trainers]
 
 
 def main():

@@ -35,7 +35,7 @@ class Case:
 
     body: str
     statistics: list[tuple[str, str]]
-    """What a training graph calls the running mean and variance of each batch norm, in their order."""
+    """The names of the running mean and variance of each batch norm in a training graph, in their order."""
     initializers: str = SHARED
     inputs: str = "float[N, 2, 3] x"
     outputs: str = "float loss, float[N, 2, 3] z"
@@ -46,7 +46,7 @@ class Case:
     """Of `differentiate`."""
     names: dict[str, str] = field(default_factory=dict)
     """Names that the text cannot have, by those that it has."""
-    given: dict[str, list[float]] = field(default_factory=dict)
+    values: dict[str, list[float]] = field(default_factory=dict)
     """The first values of inputs that have none in the model."""
 
     def model(self) -> onnx.ModelProto:
@@ -79,7 +79,7 @@ def by_hand(case: Case, state: dict[str, np.ndarray]) -> onnx.ModelProto:
             del node.output[1:]
             node.ClearField("attribute")
             node.input[3:] = [
-                own if own in state else read for own, read in zip(next(names), node.input[3:], strict=True)
+                own if own in state else shared for own, shared in zip(next(names), node.input[3:], strict=True)
             ]
     del graph.initializer[:]
     graph.initializer.extend(values.values())
@@ -225,10 +225,10 @@ CASES = {
         own("bn1", "bn2"),
         PARAMETERS,
         inputs="float[N, 2, 3] x, float[2] m, float[2] v",
-        given={name: [1, 2] for pair in own("bn1", "bn2") for name in pair},
+        values={name: [1, 2] for pair in own("bn1", "bn2") for name in pair},
     ),
     "one-input-without-a-default": Case(
-        ONE, SOLE, PARAMETERS, inputs="float[N, 2, 3] x, float[2] m, float[2] v", given={"m": [0, 1], "v": [1, 2]}
+        ONE, SOLE, PARAMETERS, inputs="float[N, 2, 3] x, float[2] m, float[2] v", values={"m": [0, 1], "v": [1, 2]}
     ),
     "statistics-that-are-outputs": Case(
         TWO, own("bn1", "bn2"), outputs="float loss, float[N, 2, 3] z, float[2] m, float[2] m2, float[2] v1"

@@ -26,9 +26,9 @@ class LossFunction(abc.ABC):
     name: ClassVar[str]
     """The name on the command line."""
     takes_labels: ClassVar[bool] = False
-    """Whether the target is class labels in int64; else it has the prediction's type."""
+    """True if the target is class labels in int64; otherwise it has the prediction's type."""
     normalizes: ClassVar[tuple[str, ...]] = ()
-    """The ops that must not be in front of the loss, which applies such a function itself."""
+    """The ops that must not come before the loss, which applies such a function itself."""
 
     reduction: Reduction = "mean"
 
@@ -51,7 +51,7 @@ class LossFunction(abc.ABC):
 
     @abc.abstractmethod
     def append(self, make: LossNodes, x: ir.Value, target: ir.Value) -> ir.Value:
-        """Makes the nodes of the loss of a float or double prediction, and returns the loss."""
+        """Adds the nodes of the loss of a float or double prediction, and returns the loss."""
 
     def _reduced(self, make: LossNodes, losses: ir.Value) -> ir.Value:
         return make.op(f"Reduce{self.reduction.capitalize()}", losses, keepdims=0)

@@ -1,4 +1,4 @@
-"""Nodes that losses are built of."""
+"""Nodes that losses are built from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LossNodes(NodesAtEnd):
 
     Args:
         graph: The graph.
-        names: Where names come from.
+        names: The source of new names.
         dtype: The type that the loss is computed in: float or double.
     """
 
@@ -50,8 +50,8 @@ class LossNodes(NodesAtEnd):
         """
         if self.dtype != ir.DataType.DOUBLE:
             return self.op("Softplus", x)
-        one, r = self.number(1), self.op("Relu", x)
+        unit, r = self.number(1), self.op("Relu", x)
         u = self.op("Exp", self.op("Sub", x, self.op("Add", r, r)))
-        s = self.op("Add", one, u)
-        lost = self.op("Sub", u, self.op("Sub", s, one))
+        s = self.op("Add", unit, u)
+        lost = self.op("Sub", u, self.op("Sub", s, unit))
         return self.op("Add", r, self.op("Add", self.op("Log", s), self.op("Div", lost, s)))

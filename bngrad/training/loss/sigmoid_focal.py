@@ -1,7 +1,7 @@
 """The focal loss of binary logits.
 
 With p = sigmoid(x), the target t and the binary cross entropy bce, it is alpha_t (1 - p_t)^gamma bce, where
-p_t = p t + (1 - p) (1 - t) and alpha_t = alpha t + (1 - alpha) (1 - t). 1 - p_t is added up of sigmoid(-x) and
+p_t = p t + (1 - p) (1 - t) and alpha_t = alpha t + (1 - alpha) (1 - t). 1 - p_t is a sum of sigmoid(-x) and
 sigmoid(x), which are exp(-softplus(x)) and exp(-softplus(-x)): no digits cancel.
 """
 

@@ -44,7 +44,7 @@ class Adam(Optimizer):
     slots = ("exp_avg", "exp_avg_sq")
     second_moment = "exp_avg_sq"
     decoupled: ClassVar[bool] = False
-    """Whether weight decay shrinks the weight, and is no L2 penalty."""
+    """True if weight decay shrinks the weight; False if it is an L2 penalty."""
 
     beta1: float = option(0.9, "Decay rate of the mean of gradients of {}")
     beta2: float = option(0.999, "Decay rate of the mean of squared gradients of {}")
@@ -60,10 +60,10 @@ class Adam(Optimizer):
         return nodes.adam_update(weight, lambda: self._coefficients(nodes, weight.options))
 
     def _coefficients(self, nodes: UpdateNodes, options: WeightOptions) -> list[ir.Value]:
-        rate, one, decay = nodes.double_rate(options), nodes.double(1), options.weight_decay
-        shrunk = one
+        rate, unit, decay = nodes.double_rate(options), nodes.double(1), options.weight_decay
+        shrunk = unit
         if self.decoupled and decay:
-            shrunk = nodes.op("Sub", one, nodes.op("Mul", rate, nodes.double(decay)))
+            shrunk = nodes.op("Sub", unit, nodes.op("Mul", rate, nodes.double(decay)))
         return [
             nodes.double_gradient_scale(),
             nodes.double(0 if self.decoupled else decay),

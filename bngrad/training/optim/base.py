@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Optimizer(abc.ABC):
     """An optimizer of a training step, whose fields are its hyperparameters.
 
-    The learning rate is no hyperparameter: the training step takes it as an input.
+    The learning rate is not a hyperparameter: the training step takes it as an input.
     """
 
     name: ClassVar[str]
@@ -24,20 +24,20 @@ class Optimizer(abc.ABC):
     torch: ClassVar[str | None] = None
     """The class of `torch.optim` with the same formula, hyperparameters and state; None if there is none."""
     torch_counts: ClassVar[bool] = False
-    """Whether that class keeps the number of updates of each weight."""
+    """True if that class keeps the number of updates of each weight."""
     second_moment: ClassVar[str | None] = None
     """The slot whose square root an update divides by."""
 
     @property
     @abc.abstractmethod
     def weight_decay(self) -> float:
-        """The weight decay, of which weights may have another."""
+        """The weight decay; parameter groups may give weights another."""
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """What the state has for each weight, under PyTorch's names if it has the optimizer; zeros at first."""
+        """The tensors of the state for each weight, by PyTorch's names if it has the optimizer; zeros at first."""
         return ()
 
     @abc.abstractmethod
     def update(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
-        """Makes the nodes of an update; returns the new value of a weight, then those of its slots."""
+        """Adds the nodes of an update; returns the new value of a weight, then those of its slots."""

@@ -43,14 +43,14 @@ class ParameterGroup:
         require_names(names=self.names)
         if not self.names and self.max_rank is None:
             raise InputError("a parameter group selects no weights; expected names= or max_rank=")
-        given = {"learning_rate_scale": self.learning_rate_scale, "weight_decay": self.weight_decay}
-        require_range(self, **{name: value for name, value in given.items() if value is not None})
+        values = {"learning_rate_scale": self.learning_rate_scale, "weight_decay": self.weight_decay}
+        require_range(self, **{name: value for name, value in values.items() if value is not None})
         behind = self.updates_behind
         if behind is not None and (isinstance(behind, bool) or not isinstance(behind, int) or behind < 0):
             raise InputError(f"ParameterGroup: updates_behind is {behind!r}; expected an int, at least 0")
 
     def selects(self, name: str, rank: int) -> bool:
-        """Whether a weight belongs to the group."""
+        """Tests whether a weight belongs to the group."""
         by_name = name in self.names or any(fnmatchcase(name, pattern) for pattern in self.names)
         return by_name or (self.max_rank is not None and rank <= self.max_rank)
 
@@ -69,7 +69,7 @@ def options_of_weights(
     """The hyperparameters of each weight.
 
     Args:
-        weight_decay: That of weights that no group has one for.
+        weight_decay: The weight decay of weights without one in a group.
         groups: The groups.
         ranks: The rank of every weight, by its name.
 

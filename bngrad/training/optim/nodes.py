@@ -1,4 +1,4 @@
-"""Nodes that the updates of optimizers are built of."""
+"""Nodes that the updates of optimizers are built from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DOUBLE = ir.DataType.DOUBLE
 
 
 class Weight(NamedTuple):
-    """A weight and its gradient, both of one type, and what the optimizer keeps for it."""
+    """A weight and its gradient, both of one type, and its state in the optimizer."""
 
     value: ir.Value
     gradient: ir.Value
@@ -109,7 +109,7 @@ class UpdateNodes:
         def vector() -> ir.Value:
             numbers = coefficients()
             axis = self._once(("axis",), lambda: self._make.int64([0]))
-            result = self._make.op("Concat", *(self._make.op("Unsqueeze", one, axis) for one in numbers), axis=0)
+            result = self._make.op("Concat", *(self._make.op("Unsqueeze", n, axis) for n in numbers), axis=0)
             result.type, result.shape = ir.TensorType(_DOUBLE), ir.Shape([len(numbers)])
             return result
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class RMSprop(Optimizer):
     """RMSprop with an L2 penalty, as `torch.optim.RMSprop`.
 
-    Where rounding makes a centered second moment negative, of which PyTorch makes NaN, it is 0.
+    Where rounding makes a centered second moment negative, it is 0; PyTorch gives NaN.
 
     Args:
         alpha: The decay rate of the running means of gradients and of squared gradients.
@@ -59,7 +59,7 @@ class RMSprop(Optimizer):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The second moment, and what momentum and centering need."""
+        """The second moment, and the buffers of momentum and centering."""
         momentum = ("momentum_buffer",) if self.momentum else ()
         return ("square_avg", *momentum, *(("grad_avg",) if self.centered else ()))
 
