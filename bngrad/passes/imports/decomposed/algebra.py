@@ -1,9 +1,8 @@
-"""The atoms of the normal form, and what sums and powers of polynomials are.
+"""The atoms of the normal form, and the sums and powers of polynomials.
 
 An atom is a leaf (a value that the arithmetic does not explain), a sum over axes of a product of atoms, the size
 of an axis, a variance plus epsilon, or another sum that was taken to a power. With S for sums over the reduced
-axes, N elements each, and P = variance + epsilon of X, the sum of squares is not independent, and never left
-standing::
+axes, N elements each, and P = variance + epsilon of X, the sum of squares depends on P, and is always replaced::
 
     S(X * X) = N * (P - epsilon) + S(X)^2 / N
 
@@ -64,16 +63,16 @@ class Algebra:
     """The atoms of one graph.
 
     Args:
-        axes: The axes of its values; none becomes equal to another from now on.
+        axes: The axes of its values; they must not be equated any more.
     """
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
         self.variances: dict[tuple[Monomial, Over], Variance] = {}
         self.variance_of: dict[Atom, Variance] = {}
-        """The variance that an atom is."""
+        """The variance plus epsilon that an atom stands for."""
         self.variances_with: dict[Atom, list[Variance]] = {}
-        """The variances of data that a leaf is a factor of."""
+        """The variances of products that a leaf is a factor of."""
         self.node: ir.Node | None = None
         """The node that is visited."""
         self.maker: list[ir.Node | None] = []
@@ -87,22 +86,22 @@ class Algebra:
         self._rules: dict[Atom, Polynomial] = {}
 
     def leaf(self, value: ir.Value, varies: Over) -> Polynomial:
-        """A value that is not explained."""
+        """The polynomial of a value that arithmetic does not explain."""
         if value not in self._leaves:
             self._leaves[value] = self._new(_Atom(varies, leaf=value))
         return power_of(self._leaves[value])
 
     def leaf_of(self, atom: Atom) -> ir.Value | None:
-        """The value of an atom that is a leaf."""
+        """The value of an atom; None if it is not a leaf."""
         return self._atoms[atom].leaf
 
     def sum_of(self, atom: Atom) -> tuple[Monomial, Over] | None:
-        """What an atom is the sum of, and over which axes."""
+        """The product that an atom is the sum of, and the reduced axes; None if it is not a sum."""
         info = self._atoms[atom]
         return None if info.summed is None else (info.summed, info.over)
 
     def sums_in(self, form: Iterable[Monomial]) -> Iterator[tuple[Monomial, Atom, Monomial, Over]]:
-        """The sums that are factors of monomials: the monomial, the atom, what is summed, and over which axes."""
+        """The sums that are factors of monomials: the monomial, the atom, the summed product, the reduced axes."""
         for monomial in form:
             for atom, exponent in monomial:
                 info = self._atoms[atom]
@@ -114,16 +113,16 @@ class Algebra:
         return frozenset().union(*(self._atoms[atom].varies for atom, _ in monomial))
 
     def is_power_base(self, atom: Atom) -> bool:
-        """Whether an atom is a sum that was taken to a power: a variance plus epsilon, or alike."""
+        """Returns whether an atom is a sum that was taken to a power, such as a variance plus epsilon."""
         info = self._atoms[atom]
         return info.positive and atom not in self._size_atoms
 
     def base(self, atom: Atom) -> Polynomial | None:
-        """The sum that an atom stands for, if it is one that was taken to a power and no variance."""
+        """The sum that was taken to a power, if an atom stands for one; None for variances of data."""
         return self._rules.get(atom) if self.is_power_base(atom) else None
 
     def bases(self) -> Iterator[tuple[Polynomial, Atom]]:
-        """All sums that were taken to a power, but variances of data, and the atoms for them."""
+        """All sums that were taken to a power, except variances of data, and their atoms."""
         return (pair for pairs in self._bases.values() for pair in pairs)
 
     def extent(self, dimension: tuple[int, ...]) -> Polynomial:
@@ -141,7 +140,7 @@ class Algebra:
         return float(numbers), symbolic
 
     def sum_over(self, p: Polynomial, over: Over) -> Polynomial:
-        """The sum along axes, with all factors in front of it that do not vary along them."""
+        """The sum along axes; factors that do not vary along them are moved out of it."""
         result: Polynomial = {}
         for monomial, value in p.items():
             inner, outer = part(monomial, lambda atom: bool(self._atoms[atom].varies & over))
@@ -169,7 +168,7 @@ class Algebra:
         return self.normal(multiply(p, q))
 
     def power(self, p: Polynomial, halves: int) -> Polynomial | None:
-        """P ** (halves / 2); None where it is no polynomial."""
+        """P ** (halves / 2); None if that is not a polynomial."""
         p = self.normal(p)
         if len(p) == 1:
             ((monomial, value),) = p.items()
@@ -193,11 +192,11 @@ class Algebra:
         return self._power_of_sum(p, halves)
 
     def is_positive(self, p: Polynomial) -> bool:
-        """Whether a polynomial adds positive products of sizes and of variances plus epsilon."""
+        """Returns whether a polynomial adds positive products of sizes and of variances plus epsilon."""
         return all(value > 0 and all(self._atoms[atom].positive for atom, _ in m) for m, value in p.items())
 
     def is_variance(self, p: Polynomial) -> bool:
-        """Whether a polynomial is a positive multiple of a variance, without epsilon."""
+        """Returns whether a polynomial is a positive multiple of a variance, without epsilon."""
         p = self.normal(p)
         for monomial, factor in p.items():
             variance = self.variance_of.get(monomial[0][0]) if len(monomial) == 1 else None
@@ -212,7 +211,7 @@ class Algebra:
         return len(self._atoms) - 1
 
     def _size(self, axis: int) -> Atom:
-        """The atom for the size of an axis: one for each symbol."""
+        """The atom for the size of an axis, one per symbol."""
         key = self.axes.size(axis) or axis
         if key not in self._sizes:
             self._sizes[key] = self._new(_Atom(_NOTHING, positive=True))
@@ -262,7 +261,7 @@ class Algebra:
         return {((atom, halves),): sign * abs(lead) ** (halves / WHOLE)}
 
     def _find_variance(self, p: Polynomial, *, create: bool = True) -> tuple[Variance, float, Monomial] | None:
-        """The variance plus epsilon, number and monomial whose product a polynomial is; None if it is none."""
+        """The variance plus epsilon, number and monomial whose product a polynomial is; None if there are none."""
         for monomial, value in p.items():
             for power in monomial:
                 info = self._atoms[power[0]]
@@ -289,7 +288,7 @@ class Algebra:
         return add(mean_of_squares, multiply(mean, mean), -1.0)
 
     def _register(self, variance: Variance) -> None:
-        """Makes the sum of squares an expression of the variance."""
+        """Expresses the sum of squares by the variance."""
         x, over, _, atom = variance
         self.variances[x, over] = variance
         self.variance_of[atom] = variance

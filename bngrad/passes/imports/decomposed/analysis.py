@@ -1,4 +1,4 @@
-"""The batch norms that a graph spells out: which values are one, and by what."""
+"""The values of a graph that are sums of batch norms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _FEWEST_TERMS = 3
-"""Of the form of a dX, and of a batch norm with a bias."""
+"""The fewest terms in the form of a dX, and of a batch norm with a bias."""
 
 
 class Analysis:
@@ -35,7 +35,7 @@ class Analysis:
     Args:
         nodes: The nodes of a graph in order, whose values have inferred types.
         kept: Initializers that are no constants, see `Layouts`.
-        inner: Whether a batch norm without scale and bias that only arithmetic reads is a result, too.
+        inner: Whether a batch norm without scale and bias that only arithmetic reads is also a result.
         guards: See `Forms`.
     """
 
@@ -47,7 +47,7 @@ class Analysis:
         self.forms = Forms(self.layouts, self.algebra, guards=guards)
         self.forms.before_multiplying = self._finish_factor
         self.results: dict[ir.Value, Split] = {}
-        """The values that are batch norms, or sums of some and other data."""
+        """The values that are batch norms, or sums of batch norms and other data."""
         for node in nodes:
             self.forms.visit(node)
             for value in node.outputs:
@@ -68,7 +68,7 @@ class Analysis:
         }
 
     def is_read_elsewhere(self, value: ir.Value) -> bool:
-        """Whether something other than arithmetic reads a value, perhaps in another shape."""
+        """Returns whether something other than arithmetic reads a value, perhaps in another shape."""
         waiting = [value]
         while waiting:
             current = waiting.pop()
@@ -82,7 +82,7 @@ class Analysis:
         return False
 
     def reduces_batch(self, x: Monomial, over: Over) -> bool:
-        """Whether the reduced axes are those of a batch norm: the first dimension is among them, not all are."""
+        """Returns whether the reduced axes are a batch norm's: the first dimension is among them, not all are."""
         leaves = [value for atom, _ in x if (value := self.algebra.leaf_of(atom)) is not None]
         value = max(leaves, key=lambda leaf: len(self.forms.varies(leaf)), default=None)
         layout = None if value is None else self.layouts.of(value)
@@ -99,7 +99,7 @@ class Analysis:
         )
 
     def _reductions(self, x: Monomial) -> Iterator[tuple[Layout, list[int]]]:
-        """The layouts of the values that are the data and are reduced, and the dimensions that are."""
+        """The layouts of the data's reductions, and the dimensions that each reduces."""
         for value in self.forms.with_form({x: 1.0}):
             layout = self.layouts.of(value)
             for node, _ in readers(value) if layout else ():
@@ -109,8 +109,8 @@ class Analysis:
     def _finish(self, value: ir.Value) -> None:
         """Makes a value a leaf if it is the result of batch norms.
 
-        It is if something other than arithmetic reads it, or if it has a scale and a bias and is not rounded to
-        16 bits next. A batch norm without them keeps its form: it may be what a gradient is written with.
+        That is: if something other than arithmetic reads it, or if it has a scale and a bias and is not rounded
+        to 16 bits next. A batch norm without them keeps its form: a gradient may be written with it.
         """
         read_elsewhere = self.is_read_elsewhere(value)
         result = self._split(value) if read_elsewhere or len(self.forms.by_value[value]) >= _FEWEST_TERMS else None
@@ -176,12 +176,12 @@ class Analysis:
 
 
 def _is_affine(forward: Forward) -> bool:
-    """Whether a batch norm has a scale or a bias."""
+    """Returns whether a batch norm has a scale or a bias."""
     return as_number(forward.scale) is None or bool(forward.bias)
 
 
 def _is_whole(result: Split) -> bool:
-    """Whether a value is one batch norm with scale and bias."""
+    """Returns whether a value is one batch norm with scale and bias."""
     if result.backward or result.rest or len(result.forward) != 1:
         return False
     return as_number(result.forward[0].scale) is None and bool(result.forward[0].bias)

@@ -1,7 +1,7 @@
-"""The logical axes of values: which dimension of one value is which of another, through any change of shape.
+"""The logical axes of values: they identify the dimensions of one value with those of another, in any shape.
 
-A layout gives each dimension of a value as the axes that it is made of: none for a dimension of size 1, several
-for one that a Reshape merged. Axes become equal where values meet elementwise, so that an axis has one number
+A layout lists the axes that each dimension of a value consists of: none for a dimension of size 1, several
+for one that a Reshape merged. Axes are equated where values meet elementwise, so an axis has the same number
 wherever it occurs.
 """
 
@@ -28,7 +28,7 @@ class Extent(NamedTuple):
 
 
 class Axes:
-    """The axes of one graph, those that are equal, and those that are made of others."""
+    """The axes of one graph, with those that are equal or consist of others."""
 
     def __init__(self) -> None:
         self._sizes: list[Size] = []
@@ -46,13 +46,13 @@ class Axes:
         return tuple(self.new(size) for size in shape)
 
     def basic(self, dimension: Dimension) -> Dimension:
-        """A dimension as axes that are not made of others."""
+        """A dimension as axes that do not consist of others."""
         if not any(axis in self._made_of for axis in dimension):
             return dimension
         return tuple(part for axis in dimension for part in self._parts(axis))
 
     def resolve(self, layout: Layout) -> Layout:
-        """A layout as axes that are not made of others."""
+        """A layout as axes that do not consist of others."""
         return tuple(map(self.basic, layout))
 
     def size(self, axis: int) -> Size:
@@ -68,7 +68,7 @@ class Axes:
         return Extent(prod(size for size in sizes if isinstance(size, int)), tuple(symbols))
 
     def equate(self, left: Dimension, right: Dimension) -> bool:
-        """Makes two dimensions one; returns whether their sizes allow it."""
+        """Equates two dimensions; returns whether their sizes allow it."""
         left, right = self.basic(left), self.basic(right)
         if left == right:
             return True
@@ -84,7 +84,7 @@ class Axes:
         return True
 
     def _equate_first(self, left: Dimension, right: Dimension) -> bool:
-        """Equates the first axis of one dimension with the first ones of another, and what follows."""
+        """Equates the first axis of one dimension with the first ones of another, and the rest with the rest."""
         first = self.extent(left[:1])
         place = next((place for place in range(1, len(right)) if self.extent(right[:place]) == first), None)
         return place is not None and self.equate(left[:1], right[:place]) and self.equate(left[1:], right[place:])
@@ -106,7 +106,7 @@ class Axes:
         shape = list(shape)
         front = self._take(left, shape, from_end=False)
         back = self._take(left, shape, from_end=True)
-        if len(shape) == 1:  # what is left, whatever the symbol of its size
+        if len(shape) == 1:  # the rest, whatever the symbol of its size
             return (*front, tuple(left), *back)
         return None if shape or left else (*front, *back)
 
@@ -120,7 +120,7 @@ class Axes:
         return dimensions[::-1] if from_end else dimensions
 
     def _match(self, left: list[int], size: Size, *, from_end: bool) -> Dimension | None:
-        """Removes the axes of a dimension from the list of those that are left; None if none fit."""
+        """Removes the axes of a dimension from the list of those that are left; None if they do not fit."""
         if size == 1:
             return ()
         place = -1 if from_end else 0
@@ -131,24 +131,20 @@ class Axes:
         taken: list[int] = []
         rest, needed = list(left), size
         while needed != 1:
-            available = self._sizes[rest[place]] if rest else None
-            if (
-                not isinstance(available, int)
-                or not available
-                or (available % needed if available > needed else needed % available)
-            ):
+            have = self._sizes[rest[place]] if rest else None
+            if not isinstance(have, int) or not have or (have % needed if have > needed else needed % have):
                 return None
-            if available > needed:
+            if have > needed:
                 parts = self._split(rest.pop(place), needed, from_end=from_end)
                 rest = [*rest, *parts] if from_end else [*parts, *rest]
-                available = needed
-            needed //= available
+                have = needed
+            needed //= have
             taken.append(rest.pop(place))
         left[:] = rest
         return tuple(taken[::-1] if from_end else taken)
 
     def _split(self, axis: int, size: int, *, from_end: bool) -> list[int]:
-        """Makes an axis of two others, of which the one at an end has a size."""
+        """Splits an axis into two, of which the one at an end has a given size."""
         total = self._sizes[axis]
         assert isinstance(total, int), "see `_match`"  # noqa: S101
         sizes = [total // size, size] if from_end else [size, total // size]
@@ -157,7 +153,7 @@ class Axes:
         return parts
 
     def _parts(self, axis: int) -> Dimension:
-        """The basic axes of one, to which all on the way to them are shortened."""
+        """The basic axes of an axis; all axes on the way are resolved to basic ones."""
         waiting = [axis]
         while waiting:
             parts = self._made_of.get(waiting[-1], ())

@@ -1,4 +1,4 @@
-"""A batch norm in the terms of `algebra`: its statistics, its forward pass, its gradients."""
+"""A batch norm in terms of `algebra`: its statistics, its forward pass, its gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Statistics(NamedTuple):
-    """What a batch norm normalizes by."""
+    """The data, reduced axes, mean and 1 / sqrt(variance + epsilon) of a batch norm."""
 
     x: Monomial
     over: Over
@@ -35,20 +35,20 @@ class Forward(NamedTuple):
 
     @property
     def key(self) -> object:
-        """What tells it from others."""
+        """The fields that identify the batch norm, hashable."""
         scale, bias = (frozenset(form.items()) for form in (self.scale, self.bias))
         return self.statistics.x, self.statistics.over, scale, bias
 
 
 class Group(NamedTuple):
-    """A gradient of a batch norm: which dY, and of what."""
+    """The dX, dscale and dbias of one batch norm and one dY."""
 
     statistics: Statistics
     dY: Monomial
 
     @property
     def key(self) -> tuple[Monomial, Monomial, Over]:
-        """What tells it from others."""
+        """The fields that identify the gradient, hashable."""
         return self.dY, self.statistics.x, self.statistics.over
 
 
@@ -61,7 +61,7 @@ class Backward(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A form as a sum of batch norms and what is left."""
+    """A form as a sum of batch norms and a rest."""
 
     forward: list[Forward]
     backward: list[Backward]
@@ -69,11 +69,8 @@ class Split(NamedTuple):
 
     @property
     def statistics(self) -> list[Statistics]:
-        """Those of all batch norms."""
-        return [
-            *(forward.statistics for forward in self.forward),
-            *(backward.group.statistics for backward in self.backward),
-        ]
+        """The statistics of all batch norms."""
+        return [*(norm.statistics for norm in self.forward), *(norm.group.statistics for norm in self.backward)]
 
 
 def given_variance(algebra: Algebra, atom: Atom) -> tuple[Polynomial, float] | None:
@@ -86,7 +83,7 @@ def given_variance(algebra: Algebra, atom: Atom) -> tuple[Polynomial, float] | N
 
 
 def is_given(algebra: Algebra, atom: Atom) -> bool:
-    """Whether an atom is a leaf, and no statistic that an op of ours computes."""
+    """Returns whether an atom is a leaf that no op of bngrad computes."""
     value = algebra.leaf_of(atom)
     maker = None if value is None else value.producer()
     return value is not None and (maker is None or maker.domain != DOMAIN)
@@ -111,10 +108,10 @@ def batch_statistics(algebra: Algebra, variance: Variance) -> Statistics:
 
 
 def is_of_channels(algebra: Algebra, form: Polynomial, over: Over) -> bool:
-    """Whether a form does not vary along the reduced axes."""
+    """Returns whether a form does not vary along the reduced axes."""
     return not any(algebra.varies(monomial) & over for monomial in form)
 
 
 def divides(x: Monomial, inner: Monomial) -> bool:
-    """Whether a product has all factors of another."""
+    """Returns whether the product `inner` has all factors of `x`."""
     return all(dict(inner).get(atom, 0) >= exponent > 0 for atom, exponent in x)

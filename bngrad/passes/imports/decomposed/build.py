@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Data(NamedTuple):
-    """The data of an op."""
+    """The data operand of an op."""
 
     value: ir.Value
     dtype: ir.DataType
@@ -35,22 +35,22 @@ class Data(NamedTuple):
 
 
 class BuiltOp(NamedTuple):
-    """An op, and what its outputs are."""
+    """A new op, and the forms of its outputs."""
 
     data: Data
     outputs: Sequence[ir.Value]
     forms: list[Polynomial | None]
-    """The form of each output after the first; None for one that replaces nothing."""
+    """The form of each output after the first; None for an output that replaces nothing."""
     unit: float = 1.0
-    """What the dY of a gradient is a multiple of."""
+    """The dY operand of a gradient, divided by its group's dY."""
 
 
 class Builder:
-    """Makes the ops of one graph, each once.
+    """Builds the ops of one graph, each once.
 
     Args:
         forms: The forms of its values.
-        differentiable: Whether only those statistics replace values that have a gradient: the running ones.
+        differentiable: Whether only the running statistics, which have a gradient, replace values.
     """
 
     def __init__(self, forms: Forms, *, differentiable: bool) -> None:
@@ -59,7 +59,7 @@ class Builder:
         self.data: set[ir.Value] = set()
         """The values that ops take as data."""
         self.statistics: dict[int, BuiltOp] = {}
-        """The proven forward op of each variance, by its atom."""
+        """The proven forward op of each variance, by the variance's atom."""
 
     def result(self, make: Expressions, value: ir.Value, split: Split, axes: AxesOf) -> ir.Value:
         """A value that is a sum of batch norms."""
@@ -77,19 +77,17 @@ class Builder:
             total = make.declare(make.op("Add" if number > 0 else "Sub", total, term), layout, dtype)
         return total
 
-    def forward(
-        self, make: Expressions, batch_norm: Forward, dtype: ir.DataType, like: Layout, axes: AxesOf
-    ) -> BuiltOp:
+    def forward(self, make: Expressions, norm: Forward, dtype: ir.DataType, like: Layout, axes: AxesOf) -> BuiltOp:
         """The op of a forward batch norm: Y, and its statistics if they are the batch's."""
-        key = (batch_norm.key, dtype)
+        key = (norm.key, dtype)
         if key in self._made:
             return self._made[key]
-        data = self._data(make, batch_norm.statistics, dtype, like)
-        variance = batch_norm.statistics.variance
+        data = self._data(make, norm.statistics, dtype, like)
+        variance = norm.statistics.variance
         if variance is None:
-            built = self._inference(make, batch_norm, data)
+            built = self._inference(make, norm, data)
         else:
-            built = self._training(make, batch_norm, data, variance, axes)
+            built = self._training(make, norm, data, variance, axes)
         self._made[key] = built
         return built
 
@@ -100,11 +98,9 @@ class Builder:
                 built = self._made[(forward.key, dtype)]
                 self.statistics.setdefault(forward.statistics.variance.atom, built)
 
-    def _training(
-        self, make: Expressions, batch_norm: Forward, data: Data, variance: Variance, axes: AxesOf
-    ) -> BuiltOp:
+    def _training(self, make: Expressions, norm: Forward, data: Data, variance: Variance, axes: AxesOf) -> BuiltOp:
         kind = statistics_dtype(data.value)
-        parameters = [make.vector(form, data.channels, data.dtype) for form in (batch_norm.scale, batch_norm.bias)]
+        parameters = [make.vector(form, data.channels, data.dtype) for form in (norm.scale, norm.bias)]
         zeros = [make.filled(0.0, data.channels, kind) for _ in range(2)]
         outputs = make.bngrad(
             "BatchNormalizationTraining",
@@ -120,23 +116,21 @@ class Builder:
         for output in outputs[1:]:
             make.declare(output, data.channels, kind)
         deviation = self._algebra.deviation(variance)
-        mean, inv_std = batch_norm.statistics.mean, batch_norm.statistics.inv_std
+        mean, inv_std = norm.statistics.mean, norm.statistics.inv_std
         running = [mean, deviation, None, None]
         return BuiltOp(data, outputs, running if self._differentiable else [None, deviation, mean, inv_std])
 
-    def _inference(self, make: Expressions, batch_norm: Forward, data: Data) -> BuiltOp:
+    def _inference(self, make: Expressions, norm: Forward, data: Data) -> BuiltOp:
         """ONNX's own op, whose channels are dimension 1."""
-        if batch_norm.running_variance is None:
+        if norm.running_variance is None:
             raise UnexpressedError("its variance is not given")
         kept = tuple(axis for dimension in data.channels for axis in dimension)
         reduced = [data.layout[place] for place in data.axes]
         layout = (*reduced[:1], kept, *reduced[1:])
         x = make.moved(data.value, layout)
-        forms = (batch_norm.scale, batch_norm.bias, batch_norm.statistics.mean, batch_norm.running_variance)
+        forms = (norm.scale, norm.bias, norm.statistics.mean, norm.running_variance)
         parameters = [make.vector(form, (kept,), data.dtype) for form in forms]
-        y = make.declare(
-            make.op("BatchNormalization", x, *parameters, epsilon=batch_norm.epsilon), layout, data.dtype
-        )
+        y = make.declare(make.op("BatchNormalization", x, *parameters, epsilon=norm.epsilon), layout, data.dtype)
         return BuiltOp(data, [make.moved(y, data.layout)], [])
 
     def backward(
@@ -152,12 +146,12 @@ class Builder:
         """The op of a gradient: dX, dscale, dbias.
 
         Args:
-            make: Makes the nodes.
-            group: Which gradient.
+            make: Builds the nodes.
+            group: The gradient.
             dtype: The type of the data.
             like: The layout that is preferred.
-            axes: Makes the constant for the reduced axes.
-            of: What dX is, if the graph has it.
+            axes: Builds the constant for the reduced axes.
+            of: The dX, if the graph has it.
         """
         key = group.dY, group.statistics.x, group.statistics.over, dtype
         if key in self._made:
@@ -216,7 +210,7 @@ class Builder:
             return make.moved(make.typed(existing, kind), data.channels)
         base = self._algebra.base(roots[0])
         if base is None or monomial != ((roots[0], -1),):
-            raise UnexpressedError("inv_std is no reciprocal root of one sum")
+            raise UnexpressedError("inv_std is not the reciprocal root of one sum")
         root = make.declare(make.op("Sqrt", make.vector(base, data.channels, kind)), data.channels, kind)
         inverse = make.declare(make.op("Reciprocal", root), data.channels, kind)
         if number != 1.0:
@@ -227,7 +221,7 @@ class Builder:
     def _data(self, make: Expressions, statistics: Statistics, dtype: ir.DataType, like: Layout) -> Data:
         value, unit = make.data(statistics.x, dtype, self._algebra.varies(statistics.x), like)
         if unit != 1.0:
-            raise UnexpressedError("no value is the data alone")
+            raise UnexpressedError("the graph has no value for the data")
         layout = self._forms.layouts.of(value)
         assert layout is not None, "see `Expressions.data`"  # noqa: S101
         if any(set(dimension) & statistics.over and not set(dimension) <= statistics.over for dimension in layout):
@@ -241,10 +235,10 @@ class Builder:
         """The type of the ops for a value.
 
         Raises:
-            UnexpressedError: It is no type of batch norms.
+            UnexpressedError: Batch norms do not support its type.
         """
         if value.dtype not in SUPPORTED_DTYPES:
-            raise UnexpressedError("its type is not known")
+            raise UnexpressedError("its type is unknown or unsupported")
         return value.dtype
 
 

@@ -1,4 +1,4 @@
-"""What is or looks like a batch norm, and why it is left alone if it is."""
+"""Recognized batch norms and near misses, with the reason for each miss."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """Something that is a batch norm, or looks like one."""
+    """A batch norm, or a near miss."""
 
     name: str
-    """The node that computes it."""
+    """The name of the node that computes it."""
     kind: str
     """forward, backward, frozen forward or frozen backward."""
     taken: bool
-    """Whether it was replaced by an op."""
+    """True if an op replaced it."""
     reason: str
-    """Why it was not taken; empty if it was."""
+    """The reason why it was not replaced; empty if it was."""
 
 
 def lookalikes(analysis: Analysis) -> list[Candidate]:
-    """The variances that normalize data, and the sums for a gradient, that are part of no batch norm."""
-    forward = {
-        batch_norm.statistics.variance for result in analysis.results.values() for batch_norm in result.forward
-    }
+    """The variances that normalize data, and the sums for a gradient, that belong to no batch norm."""
+    forward = {norm.statistics.variance for result in analysis.results.values() for norm in result.forward}
     variances = analysis.algebra.variances.values()
     candidates = [
         Candidate(_node_name(analysis, variance.atom), "forward", False, _reason(analysis, variance))
@@ -48,7 +46,7 @@ def lookalikes(analysis: Analysis) -> list[Candidate]:
 
 
 def name_of(value: ir.Value) -> str:
-    """The node that computes a value, or else the value."""
+    """The name of the node that computes a value, or else of the value."""
     node = value.producer()
     return str(value.name) if node is None or not node.name else node.name
 
@@ -63,7 +61,7 @@ def _reason(analysis: Analysis, variance: Variance) -> str:
 
 
 def _no_variance(analysis: Analysis, base: Polynomial) -> str:
-    """Why a sum that a root is taken of is no variance, if it has a sum of squares."""
+    """The reason why a sum under a root is not a variance; empty if it has no sum of squares."""
     for _, _, inner, _ in analysis.algebra.sums_in(base):
         if any(exponent % (2 * WHOLE) for _, exponent in inner):
             continue
@@ -75,7 +73,7 @@ def _no_variance(analysis: Analysis, base: Polynomial) -> str:
 
 
 def _unfinished(analysis: Analysis) -> Iterator[Candidate]:
-    """Data that is computed of a variance and of S(dY * x), but is no dX."""
+    """Data that is computed from a variance and from S(dY * x), but is not a dX."""
     seen: set[tuple[Monomial, Over]] = set()
     for value, form in list(analysis.forms.by_value.items()):
         marked = atoms(form) & analysis.algebra.variance_of.keys()
@@ -95,7 +93,7 @@ def _unfinished(analysis: Analysis) -> Iterator[Candidate]:
 
 
 def _has_product(analysis: Analysis, form: Polynomial, x: Monomial, over: Over) -> bool:
-    """Whether a form of data has a sum of x times other data."""
+    """Returns whether a form of data has a sum of x times other data."""
     if not any(analysis.algebra.varies(monomial) & over for monomial in form):
         return False
     products = (times(inner, x, -1) for _, _, inner, along in analysis.algebra.sums_in(form) if along == over)

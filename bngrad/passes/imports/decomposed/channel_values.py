@@ -1,7 +1,7 @@
-"""The values of one number for each channel that batch-norm ops give: statistics, dscale and dbias.
+"""The outputs of batch-norm ops with one number for each channel: statistics, dscale and dbias.
 
-A value that is one of them is replaced. One that other ops read and that is a sum of some, scaled, such as a
-dscale plus weight decay, is computed of them.
+A value equal to one of them is replaced. A value that other ops read and that is a scaled sum of them, such as a
+dscale plus weight decay, is computed from them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Gradients(NamedTuple):
 
 
 def gradient_groups(analysis: Analysis) -> list[Group]:
-    """The gradients of a graph: those with a dX, and those of which something reads dscale and nothing else."""
+    """The gradients of a graph: those with a dX, and those of which only dscale is read."""
     groups = analysis.groups
     data_with = _sums_in_data(analysis)
     for value in list(analysis.forms.by_value):
@@ -65,7 +65,7 @@ def gradient_groups(analysis: Analysis) -> list[Group]:
 
 
 def _sums_in_data(analysis: Analysis) -> set[int]:
-    """The sums that data other than results is computed of: something like a dX, which is none."""
+    """The sums that data other than results is computed from: such data looks like a dX, but is not one."""
     sums = set()
     for value in list(analysis.forms.by_value):
         form = analysis.forms.of(value)
@@ -77,7 +77,7 @@ def _sums_in_data(analysis: Analysis) -> set[int]:
 
 
 def marks_of(analysis: Analysis, group: Group) -> set[int]:
-    """The atoms of which a form has one if it has an output of a gradient."""
+    """The atoms one of which occurs in every form that has an output of a gradient."""
     sums = _sums_of(analysis, group)
     return sums if group.statistics.variance is not None else sums | atoms(group.statistics.inv_std)
 
@@ -89,7 +89,7 @@ def _sums_of(analysis: Analysis, group: Group) -> set[int]:
 
 
 def as_gradients(analysis: Analysis, form: Polynomial, group: Group) -> Gradients | None:
-    """A form by the outputs of a gradient; None if it has none of them, or something else of them."""
+    """A form by dscale and dbias; None if it has neither, or other terms of the gradient."""
     algebra = analysis.algebra
     product = _sum_atom(analysis, times(group.dY, group.statistics.x), group.statistics.over)
     by_product = _coefficient(form, product)
@@ -107,7 +107,7 @@ def as_gradients(analysis: Analysis, form: Polynomial, group: Group) -> Gradient
 
 
 def frozen_scale(analysis: Analysis, form: Polynomial, group: Group) -> tuple[Polynomial, Polynomial] | None:
-    """The scale of scale * inv_std * dY in a form, and what is left; None if it has no such term."""
+    """The scale of scale * inv_std * dY in a form, and the other terms; None if it has no such term."""
     roots = atoms(group.statistics.inv_std)
     terms = {
         monomial: value
@@ -186,6 +186,6 @@ def _sum_atom(analysis: Analysis, of: Monomial, over: Over) -> int:
 
 
 def _coefficient(form: Polynomial, atom: int) -> Polynomial:
-    """What multiplies an atom."""
+    """The coefficient of an atom."""
     power = ((atom, WHOLE),)
     return {times(monomial, power, -1): value for monomial, value in form.items() if power[0] in monomial}

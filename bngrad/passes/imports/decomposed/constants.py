@@ -1,4 +1,4 @@
-"""Constants that are one number, whatever their shape, and the number that a rounded constant stands for."""
+"""Constants filled with one number, and the exact number that a rounded constant stands for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HALF_ULP = {
 
 
 def uniform_number(value: ir.Value | None) -> float | None:
-    """The number that all elements of a constant are; None if there is none."""
+    """The number that a constant is filled with; None if its elements differ or the value is not constant."""
     try:
         array = constant_of(value)
     except (OSError, ValueError):  # its external data is not there

@@ -1,6 +1,6 @@
-"""Whether replacements depend on each other in a circle, before they are put into a graph.
+"""Detects replacements that depend on each other in a cycle, before they are put into a graph.
 
-The statistics of an op of ours depend on its scale and bias, which those of a batch norm in primitives do not. So
+The statistics of a bngrad op depend on its scale and bias, which those of a batch norm in primitives do not. So
 the scales of two batch norms may each depend on the statistics of the other.
 """
 
@@ -20,7 +20,7 @@ def values_in_cycle(replaced: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
     """The values of one cycle that would be replaced; empty if there is no cycle.
 
     Args:
-        replaced: What replaces each value for all its readers.
+        replaced: The replacement of each value, for all its readers.
     """
     done: set[ir.Node] = set()
     for root in {node for value in replaced.values() if (node := value.producer()) is not None}:
@@ -51,7 +51,7 @@ def values_in_cycle(replaced: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
 
 
 def _operands(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node reads: its inputs, and what its subgraphs take from outside."""
+    """The inputs of a node, and the outer values that its subgraphs read."""
     yield from (value for value in node.inputs if value is not None)
     for graph in subgraphs(node):
         yield from graph.outputs

@@ -1,7 +1,7 @@
 """Runs small parts of a graph in float64 NumPy, on values of any size along each axis.
 
 Shapes come from the layouts, so that a part of a large network runs on a few channels. Constants that are one
-number are exact: 1 / N, not what float32 makes of it, which a mean of 1000 would magnify.
+number are exact: 1 / N and not its rounding to float32, whose error a mean of 1000 would magnify.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Evaluator:
     """Evaluates values.
 
     Args:
-        forms: Says which values are leaves.
+        forms: The forms, which define the leaves.
         size_of: The size of each axis.
         leaf: Draws a leaf of a shape.
     """
@@ -47,7 +47,7 @@ class Evaluator:
         self._found: dict[ir.Value, Array] = {}
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
-        """The shape of a value here."""
+        """The shape of a value in this evaluation."""
         layout = None if value is None else self._forms.layouts.of(value)
         assert layout is not None, "what a form explains has a layout"  # noqa: S101
         return tuple(
@@ -55,7 +55,7 @@ class Evaluator:
         )
 
     def run(self, value: ir.Value) -> Array:
-        """The elements of a value, which is computed even if it is a leaf to its readers."""
+        """The elements of a value, which is computed even if its readers take it as a leaf."""
         waiting: list[ir.Value] = [value]
         while waiting:
             last = waiting[-1]
@@ -102,7 +102,7 @@ class Evaluator:
         self._found.update(zip(node.outputs, results, strict=False))
 
     def _whole(self, value: ir.Value) -> Array:
-        """A value in its shape, even if it is one number."""
+        """A value, broadcast to its shape if it is one number."""
         array = self._found[value]
         return array if array.ndim or array.dtype.kind in "iu" else np.broadcast_to(array, self.shape(value))
 

@@ -1,6 +1,6 @@
 """New nodes for forms: the operands of batch-norm ops, and values in another layout.
 
-The nodes are in no graph until the match that they are made for is proven.
+The nodes are in no graph until the match that they belong to is proven.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class UnexpressedError(UnsupportedNodeError):
-    """A form has a term that no value of the graph has, or a shape that is not known."""
+    """A form cannot be built: the graph lacks a term of it, or a shape is unknown."""
 
 
 class Expressions(NodeMaker):
-    """Makes the nodes of one match.
+    """Builds the nodes of one match.
 
     Args:
-        forms: The forms of the values that there are; new values get their layout.
+        forms: The forms of the existing values; it also records the layouts of new ones.
         names: Where names come from.
-        prefix: What they begin with.
+        prefix: The prefix of all names.
         nodes: The list that the nodes are added to.
     """
 
@@ -73,10 +73,10 @@ class Expressions(NodeMaker):
             monomial: The product.
             dtype: The type to return it in.
             axes: The axes to return it with.
-            like: The layout that is preferred; it is made in it if no value has it.
+            like: The preferred layout, in which the product is computed if no value has it.
 
         Raises:
-            UnexpressedError: There is none, and it cannot be made.
+            UnexpressedError: There is no such value, and it cannot be computed.
         """
         allowed = atoms((monomial,))
         candidates = [
@@ -89,7 +89,7 @@ class Expressions(NodeMaker):
             have = self._layouts.of(product)
             return self._expanded(product, like) if have != like else product, 1.0
         if not candidates:
-            raise UnexpressedError("no value is the data alone")
+            raise UnexpressedError("the graph has no value for the data")
 
         def rank(candidate: tuple[ir.Value, float]) -> tuple[bool, bool, bool]:
             return candidate[1] != 1.0, candidate[0].dtype != dtype, self._layouts.of(candidate[0]) != like
@@ -98,7 +98,7 @@ class Expressions(NodeMaker):
         return self.typed(value, dtype), factor
 
     def _is_made_of(self, value: ir.Value, allowed: set[int]) -> bool:
-        """Whether a value is computed of some atoms alone: x + mean(x - mean) is x, but needs the mean."""
+        """Returns whether some atoms suffice to compute a value: x + mean(x - mean) is x, but needs the mean."""
         waiting, seen = [value], set[ir.Value]()
         while waiting:
             current = waiting.pop()
@@ -111,7 +111,7 @@ class Expressions(NodeMaker):
         return True
 
     def typed(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """A value in a type."""
+        """A value, cast to a type."""
         if value.dtype == dtype:
             return value
         layout = self._layouts.of(value)
@@ -122,7 +122,7 @@ class Expressions(NodeMaker):
         """A value in another layout of the same axes.
 
         Raises:
-            UnexpressedError: The shapes on the way are not known.
+            UnexpressedError: The shapes on the way are unknown.
         """
         have = self._layouts.of(value)
         assert have is not None, "it has a form"  # noqa: S101
@@ -143,12 +143,12 @@ class Expressions(NodeMaker):
         """A form that is one number for each channel, in a layout of the channels.
 
         Args:
-            form: The form, of leaves alone.
+            form: The form, which must consist of leaves.
             layout: The layout to return.
             dtype: The type to return.
 
         Raises:
-            UnexpressedError: It cannot be made.
+            UnexpressedError: It cannot be computed.
         """
         constant = as_number(form)
         if constant is not None:
@@ -160,7 +160,7 @@ class Expressions(NodeMaker):
         return self.total(terms, layout, dtype)
 
     def total(self, terms: Sequence[ir.Value], layout: Layout, dtype: ir.DataType) -> ir.Value:
-        """The sum of values, of which there is one at least."""
+        """The sum of one value or more."""
         result = terms[0]
         for term in terms[1:]:
             result = self.declare(self.op("Add", result, term), layout, dtype)
@@ -170,23 +170,23 @@ class Expressions(NodeMaker):
         """A value times a form that is one number for each channel.
 
         Raises:
-            UnexpressedError: It cannot be made.
+            UnexpressedError: It cannot be computed.
         """
         if as_number(factor) == 1.0:
             return value
         return self.declare(self.op("Mul", value, self.vector(factor, layout, dtype)), layout, dtype)
 
     def product(self, monomial: Monomial, number: float, layout: Layout, dtype: ir.DataType) -> ir.Value:
-        """A term of leaves, in a layout whose other axes it is broadcast along.
+        """A product of leaves, which can be broadcast to a layout.
 
         Raises:
-            UnexpressedError: A factor is no leaf.
+            UnexpressedError: A factor is not a leaf.
         """
         result: ir.Value | None = None
         for atom, exponent in monomial:
             leaf = self._forms.algebra.leaf_of(atom)
             if leaf is None or exponent != WHOLE:
-                raise UnexpressedError("what is added to it is no product of values")
+                raise UnexpressedError("a term added to it is not a product of values")
             axes = _axes_of(self._layouts.of(leaf) or ())
             partial = tuple(tuple(axis for axis in dimension if axis in axes) for dimension in layout)
             factor = self.moved(self.typed(leaf, dtype), partial)
@@ -196,19 +196,19 @@ class Expressions(NodeMaker):
         if number == 1.0:
             return result
         have = self._layouts.of(result)
-        assert have is not None, "it was made here"  # noqa: S101
+        assert have is not None, "it was declared here"  # noqa: S101
         return self.declare(self.op("Mul", result, self._scalar(number, dtype)), have, dtype)
 
     def filled(self, number: float, layout: Layout, dtype: ir.DataType) -> ir.Value:
-        """A constant of a layout.
+        """A constant in a layout.
 
         Raises:
-            UnexpressedError: The size of a dimension is not known.
+            UnexpressedError: The size of a dimension is unknown.
         """
         return self.declare(self.constant(np.full(self._numbers(layout), number), dtype), layout, dtype)
 
     def existing(self, form: Polynomial, layout: Layout) -> ir.Value | None:
-        """A value of a form that has leaves alone, which varies along no more axes than the layout has."""
+        """A value of a form that consists of leaves, along exactly the axes of a layout; None if there is none."""
         if any(self._forms.algebra.leaf_of(atom) is None for atom in atoms(form)):
             return None
         axes = _axes_of(layout)
@@ -256,11 +256,11 @@ class Expressions(NodeMaker):
         sizes = [self.size(dimension) for dimension in layout]
         numbers = [size for size in sizes if isinstance(size, int)]
         if len(numbers) < len(sizes):
-            raise UnexpressedError("the number of channels is not known")
+            raise UnexpressedError("the number of channels is unknown")
         return numbers
 
     def _reshaped(self, value: ir.Value, layout: Layout) -> ir.Value:
-        """A value whose axes keep their order."""
+        """A value in another layout whose axes have the same order."""
         have = self._layouts.of(value)
         if have is None or have == layout:
             return value
@@ -269,7 +269,7 @@ class Expressions(NodeMaker):
         sizes = [self.size(dimension) for dimension in layout]
         unknown = [place for place, size in enumerate(sizes) if not isinstance(size, int)]
         if len(unknown) > 1:
-            raise UnexpressedError("more than one dimension is not known")
+            raise UnexpressedError("more than one dimension is unknown")
         target = [-1 if place in unknown else size for place, size in enumerate(sizes)]
         return self.declare(self.op("Reshape", value, self.int64(target)), layout, value.dtype)
 
@@ -286,16 +286,16 @@ class Expressions(NodeMaker):
 
 
 def channels(layout: Layout, over: Over) -> tuple[list[int], Layout]:
-    """The dimensions of data that are reduced, and the layout of what has one number for each channel.
+    """The dimensions of data that are reduced, and the layout of the channels.
 
     Dimensions of size 1 are reduced if the data has others that are not; else the second one is kept.
 
     Raises:
-        UnexpressedError: A dimension is made of axes of both kinds, or all of them are reduced.
+        UnexpressedError: A dimension has axes of both kinds, or all axes are reduced.
     """
     kept = [place for place, dimension in enumerate(layout) if dimension and not set(dimension) & over]
     if any(set(dimension) & over and not set(dimension) <= over for dimension in layout):
-        raise UnexpressedError("a dimension has reduced axes and others")
+        raise UnexpressedError("a dimension has reduced and kept axes")
     if not kept:
         kept = [place for place, dimension in enumerate(layout) if place and not dimension][:1]
     if not kept:

@@ -27,9 +27,9 @@ class Forms:
 
     Args:
         layouts: The layouts of its values.
-        algebra: Where atoms are made.
-        guards: Whether to decide comparisons that only a variance of 0, or x - mean = 0, decides otherwise. The
-            gradient of what they choose may differ there, even if what they choose does not.
+        algebra: The atoms of the forms.
+        guards: Whether to decide comparisons whose result differs only for a variance of 0, or x - mean = 0. The
+            gradient of the selected value may differ there, even if the value does not.
     """
 
     def __init__(self, layouts: Layouts, algebra: Algebra, *, guards: bool) -> None:
@@ -37,17 +37,17 @@ class Forms:
         self.sizes = Sizes(layouts, algebra)
         self.by_value: dict[ir.Value, Polynomial] = {}
         self.plain_sums: dict[Monomial, Polynomial] = {}
-        """The leaves that are sums of data, and those."""
+        """The leaves that are sums of data, with the sums."""
         self.opened: set[ir.Value | None] = set()
-        """The leaves that a match takes as the sums that they are."""
+        """The leaves that a match expands to their sums."""
         self.compares_with_zero = False
-        """Whether one of these comparisons was decided."""
+        """True if a comparison was decided that needs `guards`."""
         self._batch_axes = layouts.batch_axes()
         self._by_terms: dict[frozenset[Monomial], list[ir.Value]] = {}
         self.before_multiplying: Callable[[ir.Value, ir.Value], None] = lambda *_: None
-        """Called for both factors of a product, each with the other, before it is made.
+        """Called for both factors of a product, each with the other, before the product is computed.
 
-        It may make a leaf of one.
+        It may make a factor a leaf.
         """
 
     def of(self, value: ir.Value) -> Polynomial:
@@ -70,13 +70,13 @@ class Forms:
         return [value for value in self._by_terms.get(frozenset(form), ()) if equal(self.of(value), form)]
 
     def multiples(self, monomial: Monomial, axes: Over) -> list[tuple[ir.Value, float]]:
-        """The values of some axes that are a monomial times a number, and the number."""
+        """The values along some axes that are a monomial times a number, with the number."""
         values = self._by_terms.get(frozenset((monomial,)), ())
         pairs = ((value, self.of(value)) for value in values if self.varies(value) == axes)
         return [(value, form[monomial]) for value, form in pairs if form.keys() == {monomial}]
 
     def is_leaf(self, value: ir.Value) -> bool:
-        """Whether a value is not explained by others."""
+        """Returns whether arithmetic does not explain a value."""
         return value not in self.by_value or self.by_value[value] == self._leaf(value)
 
     def make_leaf(self, value: ir.Value) -> None:
@@ -95,7 +95,7 @@ class Forms:
         rule = op_of(node).form if node in self.layouts.explained else None
         try:
             form = None if rule is None or self.layouts.of(node.outputs[0]) is None else rule(self, node)
-        except ArithmeticError:  # a power of a constant is no float64
+        except ArithmeticError:  # a power of a constant overflows float64
             return
         if form is None or len(form) > _MOST_TERMS:
             return
@@ -120,7 +120,7 @@ class Forms:
         return self.algebra.leaf(value, self.varies(value))
 
     def _is_plain_sum(self, form: Polynomial) -> bool:
-        """Whether a form adds data alone: branches of a network, a bias, or products such as dY - dY * y * y.
+        """Returns whether a form adds only data: branches of a network, a bias, or products as in dY - dY * y * y.
 
         Terms that share data, but for a factor that is one number a channel, may be x * dY - mean * dY.
         """
@@ -139,6 +139,6 @@ class Forms:
         return len(data) > 1 and (alone or any(not left & right for left in data for right in data))
 
     def _adds_bias(self, form: Polynomial) -> bool:
-        """Whether a form is data plus one number for each channel, whose gradient may be asked for."""
+        """Returns whether a form is data plus one number for each channel, whose gradient may be asked for."""
         alone = all(len(monomial) == 1 and monomial[0][1] == WHOLE for monomial in form)
         return alone and all(value == 1.0 and self.algebra.varies(term) for term, value in form.items())

@@ -1,4 +1,4 @@
-"""The rewrite of one graph: builds what replaces its batch norms, proves it, and puts it in."""
+"""The rewrite of one graph: builds the replacements of its batch norms, proves them, and inserts them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class GraphRewrite:
 
     Args:
         graph: The graph.
-        names: Where names come from.
-        kept: Initializers that are no constants.
+        names: The source of new names.
+        kept: Initializers that are not constants.
         inner: See `Analysis`.
         forward_only: Whether to leave gradients alone.
     """
@@ -64,12 +64,12 @@ class GraphRewrite:
 
     @property
     def has_roots(self) -> bool:
-        """Whether a sum is taken to a power, as by a root: nothing is normalized without."""
+        """True if a sum is taken to a power, as by a root, without which nothing is normalized."""
         algebra = self._analysis.algebra
         return bool(algebra.variances) or any(True for _ in algebra.bases())
 
     def run(self) -> list[Candidate]:
-        """Rewrites the graph, and returns what was taken."""
+        """Rewrites the graph, and returns the batch norms that were replaced."""
         # Forward first: gradients take their statistics from there.
         for value, split in sorted(self._analysis.results.items(), key=lambda item: bool(item[1].backward)):
             if not (self._forward_only and split.backward):
@@ -146,7 +146,7 @@ class GraphRewrite:
         self._taken.setdefault(group.key, Candidate(name_of(value), kind, True, ""))
 
     def _combined(self, make: Expressions, value: ir.Value, group: Group) -> ir.Value | None:
-        """A value by the dscale and the dbias of a gradient; None if it is not to be replaced."""
+        """A value by the dscale and the dbias of a gradient; None if it must not be replaced."""
         gradients = as_gradients(self._analysis, self._forms.of(value), group)
         layout = self._forms.layouts.of(value)
         if gradients is None or layout is None:
@@ -202,9 +202,9 @@ class GraphRewrite:
         return True
 
     def _depends(self, node: ir.Node | None, value: ir.Value) -> bool:
-        """Whether the parameters of a new op are computed from a value that it replaces.
+        """Returns whether the parameters of a new op are computed from a value that it replaces.
 
-        Its data is not: the value is computed from that.
+        Its data cannot be: the value is computed from that.
         """
         data = self._builder.data
         place = self._place(value)
@@ -215,14 +215,14 @@ class GraphRewrite:
             if current is value:
                 return True
             maker = current.producer()
-            # Nodes in front of the value do not read it; new ones have no place.
+            # Nodes before the value do not read it; new ones have no place.
             if current not in seen and current not in data and maker is not None and self._place(current) >= place:
                 waiting += [operand for operand in maker.inputs if operand is not None]
             seen.add(current)
         return False
 
     def _place(self, value: ir.Value) -> int:
-        """Where a value is in the order of the graph: -1 for inputs, and behind all others for new ones."""
+        """The place of a value in the order of the graph: -1 for inputs, and after all others for new ones."""
         maker = value.producer()
         return -1 if maker is None else self._places.get(maker, len(self._places))
 
@@ -241,7 +241,7 @@ class GraphRewrite:
         return self._axes[key].outputs[0]
 
     def _break_cycles(self) -> None:
-        """Leaves values alone whose replacements depend on each other: statistics first."""
+        """Drops replacements that depend on each other: statistics first."""
         while cycle := values_in_cycle(self._replaced):
             results = self._analysis.results
             value = next((candidate for candidate in cycle if candidate not in results), cycle[0])
@@ -254,7 +254,7 @@ class GraphRewrite:
                 )
 
     def _commit(self) -> None:
-        """Puts the new nodes into the graph, and removes those that nothing reads any more."""
+        """Puts the new nodes into the graph, and removes those that nothing reads."""
         new_nodes = [*self._axes.values(), *self._nodes]
         self._graph.extend(new_nodes)
         makers = [maker for old in self._replaced if (maker := old.producer()) is not None]

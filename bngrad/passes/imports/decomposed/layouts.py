@@ -1,4 +1,4 @@
-"""The layout of every value of a graph: see `axes`."""
+"""The layouts of the values of a graph, as `axes` defines them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Layouts:
 
     Args:
         graph: A graph, a subgraph, or the graph of a function; its values have inferred types.
-        kept: Initializers that are no constants, such as weights, though all their elements may be equal.
+        kept: Initializers that are not constants, such as weights, though all their elements may be equal.
     """
 
     def __init__(self, graph: Iterable[ir.Node], kept: Collection[ir.Value]) -> None:
@@ -79,12 +79,12 @@ class Layouts:
         return frozenset(axis for dimension in dimensions for axis in dimension)
 
     def note_reduction(self, reduced: Layout, kept: Layout) -> None:
-        """Takes note of a reduction whose first dimension is reduced."""
+        """Records a reduction that reduces the first dimension."""
         if any(kept):
             self._reduced.append(reduced)
 
     def assign(self, value: ir.Value, layout: Layout) -> None:
-        """Gives a new value its layout."""
+        """Sets the layout of a new value."""
         self._found[value] = layout
         if self._resolved is not None:
             self._resolved.pop(value, None)

@@ -1,6 +1,6 @@
-"""Laurent polynomials: sums of numbers times powers of atoms, in one form for all that are equal.
+"""Laurent polynomials: sums of numbers times powers of atoms. Equal ones have the same form.
 
-Exponents are counted in halves, so that a square root is a power, too: the exponent of x is 2, of 1 / sqrt(x) -1.
+Exponents are counted in halves, so that square roots are powers: the exponent of x is 2, of 1 / sqrt(x) -1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Monomial = tuple[tuple[Atom, int], ...]
 """Atoms with their exponents in halves, in the order of the atoms."""
 
 Polynomial = dict[Monomial, float]
-"""A number for each monomial; none is 0."""
+"""A nonzero number for each monomial."""
 
 Vector = list[Polynomial]
 """Integers that are computed from sizes of axes."""
@@ -25,7 +25,7 @@ WHOLE = 2
 """The exponent of an atom that is multiplied once."""
 
 ROUNDING = 1e-6
-"""What float32 constants, each rounded, may change of a number that is exact otherwise; relative."""
+"""The relative error that rounded float32 constants may cause in a number that is exact otherwise."""
 
 
 def number(value: float) -> Polynomial:
@@ -72,7 +72,7 @@ def scaled(p: Polynomial, factor: float, by: Monomial = ONE) -> Polynomial:
 
 
 def times(left: Monomial, right: Monomial, exponent: int = 1) -> Monomial:
-    """One * other ** exponent."""
+    """Left * right ** exponent."""
     if not right:
         return left
     powers = dict(left)
@@ -86,7 +86,7 @@ def times(left: Monomial, right: Monomial, exponent: int = 1) -> Monomial:
 
 
 def equal(p: Polynomial, q: Polynomial) -> bool:
-    """Whether two polynomials have the same monomials, and numbers that differ by rounding at most."""
+    """Returns whether two polynomials have the same monomials, and numbers that differ by rounding at most."""
     return p.keys() == q.keys() and all(
         abs(value - q[monomial]) <= ROUNDING * max(abs(value), abs(q[monomial])) for monomial, value in p.items()
     )
@@ -98,7 +98,7 @@ def atoms(p: Polynomial | Iterable[Monomial]) -> set[Atom]:
 
 
 def part(monomial: Monomial, predicate: Callable[[Atom], bool]) -> tuple[Monomial, Monomial]:
-    """A monomial as a product: of the atoms that are wanted, and of the others."""
+    """A monomial as a product: of the atoms that satisfy a predicate, and of the others."""
     inside = tuple(power for power in monomial if predicate(power[0]))
     return inside, tuple(power for power in monomial if not predicate(power[0]))
 

@@ -1,7 +1,7 @@
-"""The proof of a match: the primitives and what replaces them give the same numbers, in float64.
+"""The proof of a match: the primitives and their replacement compute the same numbers, in float64.
 
 The data of one channel is plain, that of another has a mean of 1000, and that of a third a tiny variance. Where
-the sizes of all reduced axes are symbols, a run with one element a channel follows. So does one
+the sizes of all reduced axes are symbols, a run with one element for each channel follows. So does a run
 with data that is 0 where the graph compares a variance, or x - mean, with 0.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _TOLERANCE = 1e-6
 _TOLERANCE_OF_DOUBLE = 1e-7
-"""Of the largest number of a value.
+"""The largest difference of a replacement, relative to the largest number of a value.
 
 Both run in float64. They differ by 1e-9 where the mean is 1000, and by more where a constant is rounded to
 float32, as the epsilon of the ops is.
@@ -38,13 +38,13 @@ def tolerance_of(value: ir.Value) -> float:
 
 
 _SMALLEST = 1e-3
-"""What all numbers may be smaller than, such as a dX that is 0 but for rounding, without counting more."""
+"""The lower bound of the largest number, for values such as a dX that is 0 except for rounding."""
 
 _CHANNELS = 3
 """The most channels that are run, along each axis."""
 
 _MOST_ELEMENTS = 1 << 18
-"""Of the elements that are reduced, beyond which one channel is run, and no plain data."""
+"""The number of reduced elements beyond which one channel is run, without plain data."""
 
 _SYMBOLIC = (5, 4, 3, 2)
 """Sizes for axes whose size is a symbol."""
@@ -81,8 +81,8 @@ class Proof:
         """The largest difference of two values, relative to the largest number.
 
         Args:
-            old: What the graph computes.
-            new: What replaces it, in the same layout.
+            old: The value that the graph computes.
+            new: The replacement, in the same layout.
         """
         worst = 0.0
         for draw, evaluator in self._evaluators.items():
@@ -129,7 +129,7 @@ class Proof:
         return Evaluator(self._forms, lambda axis: self._size(axis, one_element=draw == "one element"), leaf)
 
     def _hard(self, value: ir.Value, array: NDArray[np.float64], draw: str) -> NDArray[np.float64]:
-        """Data whose channels have other means and variances."""
+        """Data whose channels have different means and variances."""
         layout = self._forms.layouts.of(value) or ()
         kept = [place for place, dimension in enumerate(layout) if dimension and not set(dimension) & self._over]
         shift, factor = {"mean": (1000.0, 1.0), "variance": (0.0, 1e-4), "zero": (0.0, 0.0)}.get(draw, (0.5, 1.0))
@@ -142,7 +142,7 @@ class Proof:
 
 
 def _variances(forms: Forms) -> set[ir.Value]:
-    """The leaves that roots are taken of, which are positive."""
+    """The leaves under roots, which are positive."""
     values = set()
     for form, _ in forms.algebra.bases():
         values |= {value for atom in atoms(form) if (value := forms.algebra.leaf_of(atom)) is not None}

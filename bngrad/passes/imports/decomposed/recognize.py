@@ -13,8 +13,8 @@ With a momentum of 0 the op returns the batch's statistics as the new running on
 averages read these, and stay primitives. A batch norm with given statistics becomes ONNX's BatchNormalization, and
 its gradient a BatchNormalizationGrad with training_mode = 0.
 
-A value is a batch norm if its normal form is (`algebra`, `split_form`), whatever its spelling, and if the primitives
-and the op compute the same numbers in float64 (`proof`).
+A value is a batch norm if its normal form is one (`algebra`, `split_form`), in any spelling, and if the
+primitives and the op compute the same numbers in float64 (`proof`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from bngrad.passes.imports.decomposed.candidates import Candidate
 
 CANDIDATES = "bngrad.decomposed"
-"""The key in a model's ``meta`` for the candidates, see `candidates_of`."""
+"""The key in a model's ``meta`` for the result of `candidates_of`."""
 
 _ROUNDS = 3
 
@@ -45,7 +45,7 @@ class ImportDecomposedPass(ir.passes.InPlacePass):
 
     Matches: data of rank 2 to 8 with any layout, whose first dimension is reduced and one is not.
     Leaves alone: everything that is not equal to a batch norm, with the reason in `candidates_of`.
-    Guarantees: names of outputs stay; the values of the graph differ by rounding.
+    Guarantees: the outputs keep their names; the values of the graph differ by rounding at most.
 
     Args:
         kept: Initializers that are weights, not constants, even if all their elements are equal.
@@ -78,7 +78,7 @@ class ImportDecomposedPass(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=modified)
 
     def may_find_any(self, model: ir.Model) -> bool:
-        """Whether a graph of a model normalizes anything; else the pass does nothing. The model is not changed."""
+        """Returns whether a graph of a model normalizes anything; else the pass changes nothing."""
         names = Names(model)
         return any(self._rewrite(graph, names, inner=False).has_roots for graph in _graphs(model))
 
@@ -87,12 +87,12 @@ class ImportDecomposedPass(ir.passes.InPlacePass):
 
 
 def candidates_of(model: ir.Model) -> list[Candidate]:
-    """What the pass found in a model: what it took, and what looks like a batch norm but is none."""
+    """The candidates that the pass recorded in a model: replaced batch norms and near misses."""
     return list(model.meta.get(CANDIDATES, ()))
 
 
 def _graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, its subgraphs, and those of functions other than the definitions of our ops."""
+    """The main graph, its subgraphs, and those of functions other than the definitions of bngrad ops."""
     roots = [model.graph, *(function.graph for function in model.functions.values() if function.domain != DOMAIN)]
     while roots:
         graph = roots.pop()

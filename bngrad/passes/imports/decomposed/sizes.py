@@ -38,7 +38,7 @@ class Sizes:
         return [number(float(element)) for element in array.ravel()]
 
     def knows(self, node: ir.Node) -> bool:
-        """Whether a node reads sizes that a node before it gave."""
+        """Returns whether a node reads sizes that an earlier node computed."""
         return bool(node.inputs) and node.inputs[0] in self._found
 
     def visit(self, node: ir.Node) -> None:

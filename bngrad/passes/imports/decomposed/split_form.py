@@ -1,4 +1,4 @@
-"""What a form has of batch norms: forward, ``scale * (x - mean) * inv_std + bias``, and backward, the gradient dX.
+"""Splits a form into batch norms: forward, ``scale * (x - mean) * inv_std + bias``, and backward, the gradient dX.
 
 With S for sums over the reduced axes, N elements each, and P = variance + epsilon::
 
@@ -6,8 +6,8 @@ With S for sums over the reduced axes, N elements each, and P = variance + epsil
     dX = a * (dY - S(dY) / N - (x - mean) * (S(dY * x) - mean * S(dY)) / (N * P))
     dscale = (S(dY * x) - mean * S(dY)) / sqrt(P);  dbias = S(dY)
 
-A term that only one of these has gives all factors; the whole formula is then subtracted from the form. What is
-left has to be free of the batch norm, and may be anything else, such as the gradient of another branch.
+A term that only one of these formulas has determines all factors; the formula is then subtracted from the form.
+The rest must be free of the batch norm, and may be anything else, such as the gradient of another branch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def split(algebra: Algebra, form: Polynomial) -> Split | None:
-    """Returns the batch norms that a form adds up; None if it has none, or only pieces of one."""
+    """Returns the batch norms that a form adds up; None if it has none, or only parts of one."""
     backward: list[Backward] = []
     for candidate in list(_gradients(algebra, form)):
         backward_match = _backward(algebra, form, *candidate)
@@ -70,7 +70,7 @@ def split(algebra: Algebra, form: Polynomial) -> Split | None:
 
 
 def coefficient(algebra: Algebra, form: Polynomial, of: Monomial, over: Over) -> Polynomial:
-    """What the monomials that vary along axes as a product does, and by nothing else, multiply it with."""
+    """The coefficient of a product: of all monomials whose factors that vary along the axes are this product."""
     result = {}
     for monomial, value in form.items():
         if _varying(algebra, monomial, over) == of:
@@ -92,7 +92,7 @@ def _gradients(algebra: Algebra, form: Polynomial) -> Iterator[tuple[Monomial, O
 def _backward(
     algebra: Algebra, form: Polynomial, x: Monomial, over: Over, dY: Monomial
 ) -> tuple[Backward, Polynomial] | None:
-    """The dX of a batch norm in a form, and what is left of it."""
+    """The dX of a batch norm in a form, and the rest of the form; None if there is no dX."""
     count, sizes = algebra.count(over)
     product = ((_only_atom(algebra.sum_over({times(dY, x): 1.0}, over)), WHOLE),)
     of_x = coefficient(algebra, form, x, over)
@@ -153,7 +153,7 @@ def _given_statistics(
 
 
 def _is_one_value(algebra: Algebra, squared: Monomial, factor: float) -> bool:
-    """Whether the square of an inv_std is that of one value, or the reciprocal of a given sum."""
+    """Returns whether the square of an inv_std is that of one value, or the reciprocal of a given sum."""
     if len(squared) != 1:
         return False
     ((atom, exponent),) = squared
@@ -162,7 +162,7 @@ def _is_one_value(algebra: Algebra, squared: Monomial, factor: float) -> bool:
 
 
 def _forward(algebra: Algebra, form: Polynomial, variance: Variance) -> tuple[Forward, Polynomial] | None:
-    """The Y of a batch norm in a form, and what is left of it."""
+    """The Y of a batch norm in a form, and the rest of the form; None if there is no Y."""
     statistics = batch_statistics(algebra, variance)
     of_x = coefficient(algebra, form, variance.x, variance.over)
     a = {monomial: value for monomial, value in of_x.items() if variance.atom in atoms((monomial,))}
@@ -180,7 +180,7 @@ def _forward(algebra: Algebra, form: Polynomial, variance: Variance) -> tuple[Fo
 
 
 def _frozen(algebra: Algebra, form: Polynomial) -> Split | None:
-    """A form as a batch norm with a given mean and variance, and what is left."""
+    """A form as a batch norm with a given mean and variance, and the rest."""
     for atom in atoms(form):
         variance_and_epsilon = given_variance(algebra, atom)
         if variance_and_epsilon is None:
@@ -209,7 +209,7 @@ def _frozen(algebra: Algebra, form: Polynomial) -> Split | None:
 
 
 def _bias(algebra: Algebra, rest: Polynomial, statistics: Statistics) -> tuple[Polynomial, Polynomial]:
-    """The terms of what is left that are one number for each channel, and the others."""
+    """The terms of a rest that are one number for each channel, and the others."""
     kept = algebra.varies(statistics.x) - statistics.over
     bias = {
         monomial: value
@@ -230,14 +230,9 @@ def _data(algebra: Algebra, monomial: Monomial, kept: Over) -> Monomial:
 
 
 def _marks(algebra: Algebra, forward: list[Forward], backward: list[Backward]) -> set[Atom]:
-    """The atoms that nothing is to be left of."""
-    marks = {
-        _only_atom(algebra.sum_over({batch_norm.statistics.x: 1.0}, batch_norm.statistics.over))
-        for batch_norm in forward
-    }
-    marks |= {
-        batch_norm.statistics.variance.atom for batch_norm in forward if batch_norm.statistics.variance is not None
-    }
+    """The atoms that must cancel."""
+    marks = {_only_atom(algebra.sum_over({norm.statistics.x: 1.0}, norm.statistics.over)) for norm in forward}
+    marks |= {norm.statistics.variance.atom for norm in forward if norm.statistics.variance is not None}
     for gradient in backward:
         x, over, _, _, variance = gradient.group.statistics
         marks.add(_only_atom(algebra.sum_over({times(gradient.group.dY, x): 1.0}, over)))
@@ -247,7 +242,7 @@ def _marks(algebra: Algebra, forward: list[Forward], backward: list[Backward]) -
 
 
 def _only_atom(form: Polynomial) -> Atom:
-    """The atom that a sum is; -1 if it is more than one."""
+    """The only atom of a polynomial; -1 if it is not a single atom."""
     if len(form) == 1:
         ((monomial, _),) = form.items()
         if len(monomial) == 1:

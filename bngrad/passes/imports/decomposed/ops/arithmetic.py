@@ -102,7 +102,7 @@ def _div(forms: Forms, node: ir.Node) -> Polynomial | None:
 
 
 def _div_sizes(sizes: Sizes, node: ir.Node, a: Vector, b: Vector) -> Vector | None:  # noqa: ARG001
-    """The quotient only where nothing is rounded: a product divided by one of its factors."""
+    """The quotient if nothing is rounded, as of a product divided by one of its factors; else None."""
     if len(a) != 1 or len(b) != 1 or len(b[0]) != 1:
         return None
     inverse = sizes.algebra.power(b[0], -2)

@@ -1,4 +1,4 @@
-"""Choices and comparisons: what keeps a variance from being negative, and a product from being NaN."""
+"""Choices and comparisons, which keep a variance from being negative, and a product from being NaN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _variance_kept(forms: Forms, node: ir.Node) -> Polynomial | None:
-    """A variance that is kept from being negative is the variance."""
+    """The form of a variance, if a choice only keeps it from being negative."""
     operands = [forms.of(value) for value in node.inputs if value is not None]
     if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
         return None
@@ -41,7 +41,7 @@ def _where(forms: Forms, node: ir.Node) -> Polynomial | None:
 
 
 def _guarded(forms: Forms, node: ir.Node) -> Polynomial | None:
-    """A product that is 0 where one factor is 0, even if the other is infinite: `graph.guards`."""
+    """The form of a product that is 0 where one factor is 0, even if the other is infinite (`graph.guards`)."""
     test = None if node.inputs[0] is None else node.inputs[0].producer()
     if (
         not forms.guards
@@ -67,9 +67,9 @@ def _guarded(forms: Forms, node: ir.Node) -> Polynomial | None:
 
 
 def _compare(forms: Forms, node: ir.Node) -> Polynomial | None:
-    """A comparison of constants, of sizes with 0, or that only a variance of 0 decides.
+    """The result of a comparison of constants, of sizes with 0, or of a variance with 0.
 
-    The last is taken for positive: x - mean, which all that depends on it is multiplied with, is 0 there.
+    The variance is taken to be positive: where it is 0, x - mean is 0, a factor of all values that depend on it.
     """
     a, b = forms.of_input(node, 0), forms.of_input(node, 1)
     if a is None or b is None or node.inputs[0] is None or node.inputs[0].dtype not in FLOATS:

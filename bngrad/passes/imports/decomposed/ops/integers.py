@@ -1,4 +1,4 @@
-"""Ops that compute integers from shapes, and values of a shape."""
+"""Ops that compute integers from shapes, and ConstantOfShape."""
 
 from __future__ import annotations
 

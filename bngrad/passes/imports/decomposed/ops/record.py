@@ -23,9 +23,9 @@ Array = Any  # NDArray[np.float64] or of booleans or integers
 
 
 class Op(NamedTuple):
-    """The rules of an op. A rule returns None for a node of a form that it does not read.
+    """The rules of an op. A rule returns None for a node that it does not support.
 
-    The NumPy functions check the forms: they must not use the rules of the forms.
+    The NumPy functions check the forms, so they must not use the rules of the forms.
     """
 
     layout: Callable[..., Layout | None] | None = None
@@ -35,15 +35,15 @@ class Op(NamedTuple):
     sizes: Callable[..., Vector | None] | None = None
     """The integers that the op computes from those of its operands: (sizes, node, *vectors)."""
     numpy: Callable[..., Array] | None = None
-    """The op in NumPy, of its operands."""
+    """The op in NumPy, a function of its operands."""
     evaluate: Callable[..., Array] | None = None
     """The same, if it depends on the node: (evaluator, node, *operands)."""
     operands: int | None = None
     """The number of inputs whose elements the output is computed from; None for all."""
     chooses: bool = False
-    """Whether the op reads its inputs for more than their arithmetic."""
+    """True if the op selects by the values of its inputs."""
     float_sizes: bool = False
-    """Whether the op also gives sizes as floats."""
+    """True if `sizes` also applies to sizes that were cast to floats."""
 
     def compute(self, evaluator: object, node: ir.Node, *operands: Array) -> Array:
         """The output in NumPy."""
@@ -86,4 +86,4 @@ def _input_counts(op_type: str) -> tuple[int, int]:
 
 _UNKNOWN = Op()
 _OLDEST = 7
-"""The opset of the oldest forms of ops that rules read."""
+"""The oldest opset whose ops the rules support."""

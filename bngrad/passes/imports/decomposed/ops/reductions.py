@@ -1,4 +1,4 @@
-"""Sums and means, and products with what is filled with one number, which sum."""
+"""Sums and means, and products with a constant filled with one number, which are sums."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _pool(forms: Forms, node: ir.Node) -> Polynomial | None:
 
 
 def _is_sum_by_matmul(layouts: Layouts, node: ir.Node) -> bool:
-    """Whether a MatMul sums: one operand is filled with one number, or both are vectors in the end."""
+    """Returns whether a MatMul sums: one operand is filled with one number, or a row is multiplied by a column."""
     if any(layouts.filled(value) is not None for value in node.inputs):
         return True
     a, b = (None if value is None else sizes_of(value) for value in node.inputs)
@@ -192,7 +192,7 @@ def _einsum_layout(layouts: Layouts, node: ir.Node, first: Layout) -> Layout | N
 
 
 def _divides(term: str, output: str) -> bool:
-    """Whether an operand is summed, or a factor of the output: no product of matrices."""
+    """Returns whether an operand is summed, or a factor of the output: not in a product of matrices."""
     return set(output) <= set(term) or set(term) <= set(output)
 
 
