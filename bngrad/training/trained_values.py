@@ -153,11 +153,11 @@ class _Places:
                 raise InputError(_read_by_nothing(name, statistics))
             return False
         kinds = {index if is_statistic(node, index) else None for node, index in left}
-        apart = [statistic for statistic in statistics if (statistic.node, statistic.slot) not in placed]
+        separate = [statistic for statistic in statistics if (statistic.node, statistic.slot) not in placed]
         if len(kinds) > 1:
             raise InputError(
-                f"{name!r} is both {_role(apart[0])} and something else, which training keeps apart: give "
-                f"{listed(statistic.name for statistic in apart)} as well"
+                f"{name!r} is both {_role(separate[0])} and something else, which training keeps apart: give "
+                f"{listed(statistic.name for statistic in separate)} as well"
             )
         return True
 

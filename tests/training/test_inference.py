@@ -97,7 +97,7 @@ def test_a_mask_that_is_kept():
 def test_a_mask_of_opset_7_that_is_read():
     model = parse("z, k = Dropout <ratio = 0.5> (x) y = Mul(z, k)", opset=7)
     with pytest.raises(
-        ModelError, match=r"Dropout node .* its mask 'k' is read, which opset 7 defines for training"
+        ModelError, match=r"Dropout node .* its mask 'k' is read, which opset 7 defines only for training"
     ):
         bngrad.finalize(model, {})
 

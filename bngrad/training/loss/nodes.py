@@ -53,5 +53,5 @@ class LossNodes(NodesAtEnd):
         unit, r = self.number(1), self.op("Relu", x)
         u = self.op("Exp", self.op("Sub", x, self.op("Add", r, r)))
         s = self.op("Add", unit, u)
-        lost = self.op("Sub", u, self.op("Sub", s, unit))
-        return self.op("Add", r, self.op("Add", self.op("Log", s), self.op("Div", lost, s)))
+        residue = self.op("Sub", u, self.op("Sub", s, unit))
+        return self.op("Add", r, self.op("Add", self.op("Log", s), self.op("Div", residue, s)))
