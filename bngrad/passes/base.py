@@ -1,4 +1,4 @@
-"""What every rewriting pass does: find the nodes, refuse before anything changes, rewrite them all."""
+"""The base class of rewriting passes: find the nodes, refuse before anything changes, rewrite them all."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 STANDARD = "bngrad.standard"
-"""The key in a model's ``meta`` for how many nodes of each op became standard ONNX only."""
+"""The key in a model's ``meta`` for the number of nodes of each op that became only standard ONNX."""
 
 
 class Context:
-    """What the rewrites of one model share."""
+    """The state that the rewrites of one model share."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.names = Names(model)
         self.axes = ConstantAxes(self.names)
         self.opset = default_opset(model) or 0
-        self.ours = 0
-        """How many ops of ``bngrad`` were added, not counting nodes that became one in place."""
+        self.bngrad_ops = 0
+        """The number of ops of ``bngrad`` that were added, without nodes that became one in place."""
         self.replaced: list[ir.Node] = []
         """Nodes that were replaced; the pass removes them."""
 
 
 def _no_outputs(node: ir.Node) -> str | None:
-    return None if node.outputs else "it has no outputs; expected one at least"
+    return None if node.outputs else "it has no outputs; expected at least one"
 
 
 def _name_apart(model: ir.Model, nodes: Sequence[ir.Node], names: Names) -> None:
@@ -65,7 +65,7 @@ class RewritePass(ir.passes.InPlacePass, abc.ABC):
     """
 
     minimum: ClassVar[int] = MIN_OPSET
-    """The oldest opset that has the ops of the nodes that it makes."""
+    """The oldest opset that has the ops of the new nodes."""
 
     def __init__(self, *, unbiased_running_var: bool = False) -> None:
         super().__init__()
@@ -73,11 +73,11 @@ class RewritePass(ir.passes.InPlacePass, abc.ABC):
 
     @abc.abstractmethod
     def matches(self, node: ir.Node) -> bool:
-        """Whether a node is one that the pass replaces."""
+        """Returns whether the pass replaces a node."""
 
     @abc.abstractmethod
     def refusal(self, node: ir.Node) -> str | None:
-        """Why a node that matches cannot be rewritten: what it has, and what was expected. None if it can."""
+        """Returns why a node that matches cannot be rewritten, and what was expected; None if it can."""
 
     @abc.abstractmethod
     def rewrite(self, node: ir.Node, context: Context) -> None:
@@ -86,33 +86,33 @@ class RewritePass(ir.passes.InPlacePass, abc.ABC):
     def requires(self, model: ir.Model) -> None:
         """A model with a matching node imports `minimum` or newer."""
         version = default_opset(model) or 0
-        if version < self.minimum and any(self._found(model)):
+        if version < self.minimum and any(self._matching(model)):
             raise ir.passes.PreconditionError(
                 f"the model imports ai.onnx {version}; {type(self).__name__} needs {self.minimum}"
             )
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        found = list(self._found(model))
-        raise_refusals([(node, reason) for node in found if (reason := _no_outputs(node) or self.refusal(node))])
+        nodes = list(self._matching(model))
+        raise_refusals([(node, reason) for node in nodes if (reason := _no_outputs(node) or self.refusal(node))])
         context = Context(model)
-        _name_apart(model, found, context.names)
+        _name_apart(model, nodes, context.names)
         standard: Counter[str] = Counter(model.meta.get(STANDARD, {}))
-        for node in found:
-            op_type, ours = node.op_type, context.ours
+        for node in nodes:
+            op_type, bngrad_ops = node.op_type, context.bngrad_ops
             self.rewrite(node, context)
-            if node.domain != DOMAIN and context.ours == ours:
+            if node.domain != DOMAIN and context.bngrad_ops == bngrad_ops:
                 standard[op_type] += 1
         model.meta[STANDARD] = dict(standard)
         remove(context.replaced)
-        if found:
+        if nodes:
             import_bngrad(model)
-        return ir.passes.PassResult(model, modified=bool(found))
+        return ir.passes.PassResult(model, modified=bool(nodes))
 
     def ensures(self, model: ir.Model) -> None:
         """No node matches."""
-        for node in self._found(model):
+        for node in self._matching(model):
             raise ir.passes.PostconditionError(f"{node.name} is still {node.op_type}")
 
-    def _found(self, model: ir.Model) -> Iterator[ir.Node]:
+    def _matching(self, model: ir.Model) -> Iterator[ir.Node]:
         return (node for node in op_nodes(model) if self.matches(node))

@@ -61,7 +61,7 @@ def infer_and_check(model: ir.Model, source: ir.Model) -> None:
 
 
 def _passes(inferred: onnx.ModelProto) -> bool:
-    """Whether a model that was inferred strictly is sure to pass `check`."""
+    """Tests whether a model that was inferred strictly is sure to pass `check`."""
     if _shapeless([*inferred.graph.input, *inferred.graph.output]):
         return False
     try:

@@ -3,8 +3,9 @@
 With the functions, the model runs on any stock ONNX Runtime. A custom op and a function may have the same domain
 and name: ORT runs the custom op if it is registered, and otherwise the function.
 
-Collectives get none. Their definitions are those of one rank, so each of several processes without the library
-would train by itself, without an error. ORT refuses to load such a model where the library is not registered.
+Collectives get no function. Their definitions are those of one rank, so each of several processes without the
+library would train by itself, without an error. ORT refuses to load such a model where the library is not
+registered.
 
 A function has one body for all its calls, which computes in one type. If any batch norm of a model is in double,
 the bodies compute in double, which is correct for the other types too, but slower.
@@ -28,8 +29,8 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
     """Imports the domain wherever it is used and, by default, adds the functions of the ops in use.
 
     Requires: ai.onnx `MIN_OPSET` or newer to add functions.
-    Guarantees: every graph and function with a ``bngrad`` node imports the domain; each op in use that is no
-    collective has a function, which imports the model's ai.onnx opset; functions that are no longer used are
+    Guarantees: every graph and function with a ``bngrad`` node imports the domain; each op in use except
+    collectives has a function, which imports the model's ai.onnx opset; functions that are no longer used are
     removed.
     Refuses, with `UnsupportedNodeError`: a model with BatchNormalizationStatistics of data in double and of other
     data, because the type of its outputs is that of the computation.
@@ -52,18 +53,18 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        wanted = _used(model) - _WITHOUT_FUNCTION if self.functions else set()
-        for name in tuple(wanted):
-            wanted.update(CALLS.get(name, ()))
+        names = _used(model) - _WITHOUT_FUNCTION if self.functions else set()
+        for name in tuple(names):
+            names.update(CALLS.get(name, ()))
         present = {key[1] for key in model.functions if key[0] == DOMAIN and key[1] in FUNCTIONS}
         before = {name: _serialized(model, name) for name in present}
         double = _computes_in_double(model)
         for name in present:
             del model.functions[DOMAIN, name, ""]
-        for name in sorted(wanted):
+        for name in sorted(names):
             proto = function_proto(name, model.opset_imports[""], double=double)
             model.functions[DOMAIN, name, ""] = ir.serde.deserialize_function(proto)
-        modified = import_bngrad(model) or before != {name: _serialized(model, name) for name in wanted}
+        modified = import_bngrad(model) or before != {name: _serialized(model, name) for name in names}
         if model.functions and model.ir_version < MIN_IR_VERSION:
             model.ir_version = MIN_IR_VERSION
             modified = True
@@ -85,7 +86,7 @@ def _serialized(model: ir.Model, name: str) -> bytes:
 
 
 def _computes_in_double(model: ir.Model) -> bool:
-    """Whether any ``bngrad`` node has data in double, or might have: types within functions are unknown."""
+    """Tests whether any ``bngrad`` node has data in double, or might have: types within functions are unknown."""
     types = {node: x.dtype for node in _bngrad_nodes(model) if (x := _x(node)) is not None}
     in_double = [node for node, dtype in types.items() if dtype == ir.DataType.DOUBLE]
     others = [
@@ -98,8 +99,8 @@ def _computes_in_double(model: ir.Model) -> bool:
             f"{describe(others[0])} has data of another type than {describe(in_double[0])}, whose data is double; "
             "one function cannot define both: pass --no-functions and register the library"
         )
-    given = (*model.graph.inputs, *model.graph.initializers.values())
-    might = None in types.values() and not others and any(value.dtype == ir.DataType.DOUBLE for value in given)
+    inputs = (*model.graph.inputs, *model.graph.initializers.values())
+    might = None in types.values() and not others and any(value.dtype == ir.DataType.DOUBLE for value in inputs)
     return bool(in_double) or might
 
 

@@ -1,4 +1,4 @@
-"""The passes in order: what `rewrite` does to a model."""
+"""The passes of `rewrite`, in order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 IMPORTS: tuple[type[RewritePass], ...] = (
     ImportOrtPass,
-    # Before ONNX's: tf2onnx makes a BatchNormalization with too many outputs of TensorFlow's.
+    # Before ONNX's: tf2onnx converts TensorFlow's to a BatchNormalization with too many outputs.
     ImportTensorflowPass,
     ImportOnnxPass,
     ImportNgraphPass,
@@ -74,19 +74,19 @@ _MATCHING = tuple(import_pass() for import_pass in IMPORTS)
 
 
 class Rewritten(NamedTuple):
-    """A rewritten model, and what was done to it."""
+    """A rewritten model, with a record of the changes."""
 
     model: ir.Model
     rewritten: dict[str, int]
-    """How many nodes became each op of the domain."""
+    """The number of nodes that became each op of the domain."""
     lowered: dict[str, int]
-    """How many nodes of each other training op, or batch norm that needs no op of ours, became standard ONNX."""
+    """By op, the number of other training ops, and of batch norms without a ``bngrad`` op, that became ONNX."""
     state: dict[str, str]
     """The outputs that are new state (running statistics, accumulated gradients), by the input that takes them."""
     notes: list[str]
-    """What else was changed, in words."""
+    """Messages about other changes."""
     candidates: list[Candidate]
-    """The batch norms in primitives that were recognized, and what looks like one but was left alone."""
+    """The batch norms in primitives that were recognized, and the near misses."""
 
 
 def rewrite(
@@ -105,14 +105,14 @@ def rewrite(
     Args:
         model: The training graph; it is not changed.
         target: ``stock``: everything in the result runs on stock ONNX Runtime. ``training``: the training ops
-            that a training build has kernels for on a CPU stay, but for batch norm.
+            that a training build has kernels for on a CPU stay, except batch norm.
         functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
-        fuse: Whether, for ``stock``, to make one op of a ReLU's gradient and the batch norm's behind it.
-        recognize: Whether to make ops of batch norms that are spelled in primitives.
+        fuse: Whether, for ``stock``, to fuse a ReLU gradient with the following batch-norm gradient.
+        recognize: Whether to convert batch norms that are spelled in primitives to ops.
         sync: Whether batch norms take the statistics of the whole batch, over all ranks of a distributed run.
 
     Raises:
-        InputError: There is no such target, or ``sync`` is asked for with a target other than ``stock``.
+        InputError: There is no such target, or ``sync`` is requested with a target other than ``stock``.
         ModelError: There is nothing to rewrite, or the result does not pass onnx's checker.
         UnsupportedNodeError: A node is a batch norm, or for ``stock`` any training op, that cannot be rewritten.
     """
@@ -129,11 +129,11 @@ def rewrite(
     )
     after = _count(result)
     candidates = candidates_of(result)
-    taken = any(one.taken for one in candidates)
+    taken = any(candidate.taken for candidate in candidates)
     if not after and not lowered and not taken and not foreign_nodes(model):
         raise ModelError(
             "the model has no batch norm in training mode, no batch-norm gradient and no other training op; "
-            f"expected a training graph (make one with bngrad differentiate){_lookalike(candidates)}"
+            f"expected a training graph (make one with bngrad differentiate){_near_miss(candidates)}"
         )
     # Splitting a batch norm leaves fewer of the ops that were there before.
     rewritten = {name: max(number - before[name], 0) for name, number in after.items()}
@@ -147,15 +147,15 @@ def require_sync(sync: bool, *, target: str, builder: str = "bngrad") -> None:
     """Refuses options with which batch norms cannot be synchronized.
 
     Raises:
-        InputError: ``sync`` is asked for with another target than ``stock``, or another builder than ``bngrad``.
+        InputError: ``sync`` is requested with another target than ``stock``, or another builder than ``bngrad``.
     """
     for name, value, expected in (("target", target, "stock"), ("builder", builder, "bngrad")):
         if sync and value != expected:
             raise InputError(f"--sync (sync=) is given with {name} {value!r}; expected {name} {expected!r}")
 
 
-def _lookalike(candidates: Sequence[Candidate]) -> str:
-    """Why the first of what looks like a batch norm in primitives is none."""
+def _near_miss(candidates: Sequence[Candidate]) -> str:
+    """Returns the reason why the first near miss of a batch norm in primitives was not recognized."""
     if not candidates:
         return ""
     others = f" ({len(candidates) - 1} more)" if len(candidates) > 1 else ""
@@ -177,17 +177,17 @@ def for_target(
     in_place: bool = False,
     last: bool = True,
 ) -> tuple[ir.Model, dict[str, int]]:
-    """Does what `rewrite` does, to a model that may need nothing of it.
+    """Like `rewrite`, but accepts a model that needs no changes.
 
     Args:
-        model: See `rewrite`, but for ``in_place``; so are ``target``, ``functions`` and ``fuse``.
-        target: See `rewrite`.
-        functions: See `rewrite`.
-        fuse: See `rewrite`.
-        recognize: See `rewrite`.
+        model: As of `rewrite`, unless ``in_place``.
+        target: As of `rewrite`.
+        functions: As of `rewrite`.
+        fuse: As of `rewrite`.
+        recognize: As of `rewrite`.
         unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
             variance of the batch, against their own rule.
-        source: What the user gave, if the training graph was made of it.
+        source: The user's model, if the training graph was built from it.
         custom_ops: Whether a library that the user registers may have kernels for ops of other domains than ONNX
             Runtime's.
         distribute: Passes of `bngrad.passes.distribute`; they run once the batch norms are ops of ``bngrad``.
@@ -196,7 +196,7 @@ def for_target(
             with `infer_and_check`.
 
     Returns:
-        The rewritten model, and how many nodes of each training op became standard ONNX.
+        The rewritten model, and the number of nodes of each training op that became standard ONNX.
     """
     source = model if source is None else source
     of_tensorflow = any(map(_TENSORFLOW_GRADIENTS.matches, op_nodes(model)))
@@ -248,7 +248,7 @@ def _run(model: ir.Model, *passes: ir.passes.PassBase) -> ir.Model:
     try:
         return ir.passes.Sequential(*passes)(model).model
     except ir.passes.PassError as error:
-        # onnx-ir wraps what a pass raises; the reason is what the user can act on.
+        # onnx-ir wraps the error of a pass; the user needs the original one.
         if isinstance(error.__cause__, BngradError):
             raise error.__cause__ from None
         raise
@@ -261,17 +261,17 @@ def _lowerable(model: ir.Model, target: Target) -> Iterator[str]:
 
 
 def foreign_nodes(model: ir.Model) -> list[ir.Node]:
-    """The batch norms of a model that are another system's, and that `rewrite` makes ours."""
+    """The batch norms of a model that are another system's, and that `rewrite` converts."""
     return [node for node in op_nodes(model) if is_foreign(node)]
 
 
 def is_foreign(node: ir.Node) -> bool:
-    """Whether a node is a batch norm, or a gradient of one, that `rewrite` makes ours."""
+    """Returns whether a node is a batch norm, or a gradient of one, that `rewrite` converts to a ``bngrad`` op."""
     return any(import_pass.matches(node) for import_pass in _MATCHING)
 
 
 def reads_attribute(node: ir.Node, name: str) -> bool:
-    """Whether what a pass makes of a node depends on an attribute, so that it must not be one of a function."""
+    """Returns whether the rewrite of a node depends on an attribute, which then must not refer to a function's."""
     if (node.domain, node.op_type) in (BATCH_NORM_INTERNAL, ("", "BatchNormalization")):
         return name not in ("epsilon", "momentum")
     if (node.domain, node.op_type) in LOWERINGS or _TENSORFLOW_GRADIENTS.matches(node):
@@ -280,10 +280,10 @@ def reads_attribute(node: ir.Node, name: str) -> bool:
 
 
 def unknown_to_stock(model: ir.Model) -> list[ir.Node]:
-    """The nodes of a model that stock ONNX Runtime cannot run, not even with this library registered."""
-    known = {(domain, name) for domain, name, _ in model.functions} | stock_ops()
-    known |= {(DOMAIN, name) for name in FUNCTIONS}
-    return [node for node in all_nodes(model) if (node.domain, node.op_type) not in known]
+    """The nodes of a model that stock ONNX Runtime cannot run, even with this library registered."""
+    ops = {(domain, name) for domain, name, _ in model.functions} | stock_ops()
+    ops |= {(DOMAIN, name) for name in FUNCTIONS}
+    return [node for node in all_nodes(model) if (node.domain, node.op_type) not in ops]
 
 
 _OPTIMIZERS = ("AdamOptimizer", "LambOptimizer", "SGDOptimizer")
@@ -297,7 +297,7 @@ def _require_stock(model: ir.Model, *, custom_ops: bool) -> None:
         if node.op_type in _OPTIMIZERS:
             raise UnsupportedNodeError(
                 f"{describe(node)} is an optimizer that bngrad does not rewrite; expected AdamWOptimizer or "
-                "SGDOptimizerV2, or the training graph alone"
+                "SGDOptimizerV2, or only the training graph"
             )
     if unknown:
         types = ", ".join(sorted({node.op_type for node in unknown}))

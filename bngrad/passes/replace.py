@@ -26,8 +26,8 @@ _WITHOUT_DATA = (
 class Emitter(NodeMaker):
     """Inserts new nodes before a foreign node and then removes that node.
 
-    Every new node and value is named after the foreign node. The first op of ``bngrad`` that makes Y or dX takes
-    over its name, doc string and metadata.
+    Every new node and value is named after the foreign node. The first op of ``bngrad`` that computes Y or dX
+    takes over its name, doc string and metadata.
 
     Args:
         node: The foreign node.
@@ -56,8 +56,8 @@ class Emitter(NodeMaker):
         """
         for index, value in enumerate(self._node.outputs):
             if index not in outputs and (value.uses() or value.is_graph_output()):
-                known = ", ".join(str(self._node.outputs[i].name) for i in sorted(outputs)) or "its inputs"
-                reason = f"its output {value.name!r} is used; expected none but {known}"
+                allowed = ", ".join(str(self._node.outputs[i].name) for i in sorted(outputs)) or "its inputs"
+                reason = f"its output {value.name!r} is used; expected none but {allowed}"
                 raise_refusals([(self._node, reason)])
         for index, value in outputs.items():
             old = self._node.outputs[index]
@@ -89,12 +89,12 @@ class Emitter(NodeMaker):
         return takes_over or super()._node_name(domain, op_type)
 
     def _place(self, node: ir.Node) -> None:
-        self._context.ours += node.domain == DOMAIN
+        self._context.bngrad_ops += node.domain == DOMAIN
         if self._takes_over(node.domain, node.op_type):
             self._successor = node
             self._describe(node)
         owner(self._node).insert_before(self._node, node)
 
     def _takes_over(self, domain: str, op_type: str) -> bool:
-        """Whether a new node is the main one: the first op of ``bngrad`` that makes Y or dX."""
+        """Tests whether a new node is the main one: the first op of ``bngrad`` that computes Y or dX."""
         return self._successor is None and domain == DOMAIN and op_type not in _WITHOUT_DATA

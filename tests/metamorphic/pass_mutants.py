@@ -92,7 +92,7 @@ LOWER = (
         "bngrad/passes/lower/sliding.py",
         (
             "begin = [axis.begin or 0 for axis in windows.axes]",
-            "begin = [axis.behind or 0 for axis in windows.axes]",
+            "begin = [axis.end or 0 for axis in windows.axes]",
             "padding at the wrong end",
             _CONV,
         ),
@@ -102,7 +102,7 @@ LOWER = (
         (
             "return (out - 1) * stride + length - size",
             "return (out - 1) * stride + length - size - 1",
-            "padding behind",
+            "padding at the end",
         ),
     )
     + of(
@@ -316,13 +316,13 @@ ORT_TRAINING = (
         (
             'size, epsilon = site.op("Mul", size, kept), site.op("Div", epsilon, deviation)',
             'size, epsilon = size, site.op("Div", epsilon, deviation)',
-            "AdamW's decay is of the old weight alone",
+            "AdamW's decay is only of the old weight",
             _OPTIMIZER,
         ),
         (
             'site.op("Add", norm, site.constant(1e-6, _FLOAT))',
             "norm",
-            "clipping divides by the norm alone",
+            "clipping divides only by the norm",
             _OPTIMIZER,
         ),
         (

@@ -1,4 +1,4 @@
-"""What every pass of the package keeps: a second run changes nothing, and ``modified`` tells the truth.
+"""Invariants of every pass of the package: a second run changes nothing, and ``modified`` is true to the facts.
 
 The passes are found by walking the package: a new one needs a model here that it changes.
 """
@@ -107,12 +107,12 @@ UNTYPED = ("InferTypesPass", "RaiseOpsetPass", "ResolveAttributesPass")
 def every_pass():
     for module in walk_packages(passes.__path__, f"{passes.__name__}."):
         import_module(module.name)
-    found, waiting = {}, [ir.passes.PassBase]
+    classes, waiting = {}, [ir.passes.PassBase]
     while waiting:
         children = waiting.pop().__subclasses__()
         waiting += children
-        found |= {c.__name__: c for c in children if c.__module__.startswith("bngrad.") and not isabstract(c)}
-    return found
+        classes |= {c.__name__: c for c in children if c.__module__.startswith("bngrad.") and not isabstract(c)}
+    return classes
 
 
 PASSES = every_pass()
@@ -125,7 +125,7 @@ def given(name, text):
 
 
 def run(name, before):
-    """The model after the pass, and whether it says that it changed it."""
+    """The model after the pass, and whether the pass reports that it changed it."""
     result = PASSES[name](*ARGUMENTS.get(name, ()))(before)
     return result.model, result.modified
 
@@ -161,7 +161,7 @@ def test_there_is_no_model_of_a_pass_that_is_gone():
     assert MODELS.keys() == PASSES.keys()
 
 
-IMPORTS = [name for name, found in PASSES.items() if issubclass(found, RewritePass)]
+IMPORTS = [name for name, pass_class in PASSES.items() if issubclass(pass_class, RewritePass)]
 
 
 @pytest.mark.parametrize("name", IMPORTS)
@@ -190,7 +190,7 @@ def test_nodes_that_are_not_sorted():
 
 UNDONE = {
     "BernoulliPass": "b is still a Bernoulli",
-    "FoldAffinePass": "a is still behind f",
+    "FoldAffinePass": "a still follows f",
     "FuseReluPass": "f can still be fused",
     "LowerTrainingPass": "a is still ReluGrad",
     "OrderByDepthPass": "the nodes are not in the order of their depth",
@@ -200,7 +200,7 @@ UNDONE = {
     "ResolveAttributesPass": "the function F still has attributes that a pass reads",
     "EmbedFunctionsPass": "the model does not import bngrad|bngrad.BatchNormalizationTraining has no function",
 }
-"""What the postcondition of a pass says of the model that it changes."""
+"""The message of a pass's postcondition about the model that it changes."""
 
 
 @pytest.mark.parametrize("name", UNDONE)

@@ -1,1 +1,1 @@
-"""Passes that make a graph one rank of a data-parallel run."""
+"""Passes that convert a graph to one rank of a data-parallel run."""

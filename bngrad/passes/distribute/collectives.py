@@ -1,4 +1,4 @@
-"""The keys of collectives: the name under which the ranks of a run find out that they are at the same op."""
+"""The keys of collectives, by which the ranks of a run verify that they are at the same op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OP_TYPES = frozenset(function.name for function in COLLECTIVES)
 
 
 def is_collective(node: ir.Node) -> bool:
-    """Whether a node exchanges data with the other ranks."""
+    """Returns whether a node exchanges data with the other ranks."""
     return node.domain == DOMAIN and node.op_type in _OP_TYPES
 
 
@@ -30,8 +30,8 @@ class Keys:
     def __init__(self, model: ir.Model) -> None:
         self._taken = {node.attributes["key"].as_string() for node in all_nodes(model) if is_collective(node)}
 
-    def unique(self, wanted: str) -> str:
-        """Returns ``wanted``, or that with a number appended."""
-        key = free_name(wanted, self._taken)
+    def unique(self, name: str) -> str:
+        """Returns ``name``, or that with a number appended."""
+        key = free_name(name, self._taken)
         self._taken.add(key)
         return key

@@ -5,7 +5,7 @@
     vector = Concat(Reshape(gradient, [-1]), ...);  total = AllReduce(vector);  gradients = Reshape(Split(total))
 
 One message of megabytes takes less time than many of a few kilobytes, each of which has the latency of the
-network. A bucket is reduced behind the last of its gradients, and not behind the last of all.
+network. A bucket is reduced after the last of its gradients, and not after the last of all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUCKET_BYTES = 4 << 20
 """The most bytes of a bucket of several gradients."""
 
 _LOSS, _GRADIENTS = "loss", "gradients/"
-"""The key of the loss, and what those of the buckets begin with."""
+"""The key of the loss, and the prefix of the keys of the buckets."""
 
 _SUMMED_IN = {
     ir.DataType.FLOAT: ir.DataType.FLOAT,
@@ -56,14 +56,14 @@ class ReduceGradientsPass(ir.passes.InPlacePass):
 
     Other readers of a value that is an output keep reading this rank's part.
 
-    Guarantees: the outputs keep their names, types and order. Each AllReduce is right behind the last of the nodes
-    that make its gradients. Gradients are in buckets in the order in which the graph makes them: of up to
+    Guarantees: the outputs keep their names, types and order. Each AllReduce directly follows the last node that
+    computes one of its gradients. Gradients are in buckets in the order in which the graph computes them: of up to
     `BUCKET_BYTES`, or of one gradient that is larger or whose size is not known. Those without elements stay.
-    Refuses, with `ModelError`: an output that no node makes, and types other than floats.
+    Refuses, with `ModelError`: an output that no node computes, and types other than floats.
 
     Args:
         gradients: The names of the outputs that are gradients.
-        loss: The name of the output that is the loss, which is reduced alone.
+        loss: The name of the output that is the loss, which is reduced by itself.
         bucket_bytes: The most bytes of a bucket of several gradients.
     """
 
@@ -94,8 +94,8 @@ class ReduceGradientsPass(ir.passes.InPlacePass):
     def ensures(self, model: ir.Model) -> None:
         """The outputs are reduced."""
         for value in model.graph.outputs:
-            wanted = value.name == self._loss or (value.name in self._gradients and _elements_of(value) != 0)
-            if wanted and not _is_reduced(value):
+            to_reduce = value.name == self._loss or (value.name in self._gradients and _elements_of(value) != 0)
+            if to_reduce and not _is_reduced(value):
                 raise ir.passes.PostconditionError(f"{value.name} is not reduced")
 
 
@@ -106,7 +106,7 @@ def _elements_of(value: ir.Value) -> int | None:
 
 
 def _is_reduced(value: ir.Value) -> bool:
-    """Whether a value is a sum over the ranks that this pass has made."""
+    """Tests whether a value is a sum over the ranks that this pass added."""
     node = origin(value, ("Cast", "Identity", "Reshape", "Split")).producer()
     if node is None or not is_collective(node) or node.op_type != "AllReduce":
         return False
@@ -116,14 +116,14 @@ def _is_reduced(value: ir.Value) -> bool:
 
 def _require_reducible(value: ir.Value) -> None:
     if value.producer() is None:
-        raise ModelError(f"output {value.name!r} is no result of a node; expected a gradient or a loss")
+        raise ModelError(f"output {value.name!r} is not the result of a node; expected a gradient or a loss")
     if dtype_of(value) not in _SUMMED_IN:
         expected = ", ".join(dtype.name.lower() for dtype in _SUMMED_IN)
         raise ModelError(f"output {value.name!r} is {dtype_of(value).name.lower()}; expected one of {expected}")
 
 
 def _buckets(gradients: list[ir.Value], most: int) -> list[_Bucket]:
-    """The buckets of gradients, which are in the order in which the graph makes them."""
+    """The buckets of gradients, which are in the order in which the graph computes them."""
     buckets: list[_Bucket] = []
     filling: dict[ir.DataType, _Bucket] = {}
     for value in gradients:
@@ -141,7 +141,7 @@ def _buckets(gradients: list[ir.Value], most: int) -> list[_Bucket]:
 
 
 def _reduce(bucket: _Bucket, key: str, graph: ir.Graph, names: Names) -> None:
-    """Makes the nodes of a bucket behind the one that makes its last gradient."""
+    """Inserts the nodes of a bucket after the node that computes its last gradient."""
     last = bucket.values[-1].producer()
     assert last is not None, "see `_require_reducible`"  # noqa: S101
     make = NodesAfter(last, names, f"bngrad_{key.replace('/', '_')}")
@@ -165,7 +165,7 @@ def _reduce(bucket: _Bucket, key: str, graph: ir.Graph, names: Names) -> None:
 
 
 def _replace_output(graph: ir.Graph, old: ir.Value, new: ir.Value, make: NodesAfter, names: Names) -> None:
-    """Makes a value an output in place of another one, whose name it takes."""
+    """Replaces an output by another value, which takes its name."""
     name, old.name = str(old.name), names.fresh(f"{old.name}_of_rank")
     new = make.name(new, name)
     new.type, new.shape = old.type, old.shape

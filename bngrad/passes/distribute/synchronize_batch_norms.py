@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _FORWARD = "BatchNormalizationTraining"
 _MERGE = "BatchNormalizationMergeMoments"
 _GRADIENTS = {"BatchNormalizationGrad": 2, "BatchNormalizationReluGrad": 3}
-"""How many inputs of X's shape each gradient has; its scale, mean and inv_std come next."""
+"""The number of inputs of X's shape that each gradient has; its scale, mean and inv_std come next."""
 
 _INSIDE = "it is in a subgraph or function, which the ranks may run differently; expected the main graph"
 
@@ -56,14 +56,14 @@ class SynchronizeBatchNormsPass(RewritePass):
 
     Matches: BatchNormalizationTraining; BatchNormalizationGrad and BatchNormalizationReluGrad with
     training_mode = 1, except those of an instance or group norm, whose statistics are of one sample.
-    Refuses: missing inputs; a gradient whose statistics no BatchNormalizationTraining of the graph makes; second
-    derivatives; batch norms in subgraphs and functions, which the ranks may run differently.
+    Refuses: missing inputs; a gradient whose statistics no BatchNormalizationTraining of the graph computes;
+    second derivatives; batch norms in subgraphs and functions, which the ranks may run differently.
     Guarantees: the op with the main output, Y or dX, keeps the name of the node. The keys of the collectives are
     unique. A collective whose result nothing reads is left out.
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `RewritePass`."""
+        """Returns whether a node has statistics of the whole batch, or is a second derivative."""
         if node.domain != DOMAIN or node.meta.get(PER_SAMPLE):
             return False
         return node.op_type in (_FORWARD, "BatchNormalizationGradGrad") or (
@@ -71,12 +71,12 @@ class SynchronizeBatchNormsPass(RewritePass):
         )
 
     def refusal(self, node: ir.Node) -> str | None:
-        """See `RewritePass`."""
+        """Returns the reason why a batch norm or gradient cannot be split; None if it can."""
         if node.op_type == "BatchNormalizationGradGrad":
-            return "second derivatives cannot be synchronized over ranks; expected first derivatives alone"
-        given, expected = len(_present(node)), len(signature(node.op_type)[0])
-        if given != expected or len(node.inputs) != expected:
-            return f"it has {given} of {len(node.inputs)} inputs; expected {expected}, all present"
+            return "second derivatives cannot be synchronized over ranks; expected only first derivatives"
+        present, expected = len(_present(node)), len(signature(node.op_type)[0])
+        if present != expected or len(node.inputs) != expected:
+            return f"it has {present} of {len(node.inputs)} inputs; expected {expected}, all present"
         if node.op_type in _GRADIENTS and _merge_of(node) is None and not _has_forward(node):
             mean = node.inputs[_GRADIENTS[node.op_type] + 1]
             return (
@@ -86,7 +86,7 @@ class SynchronizeBatchNormsPass(RewritePass):
         return None
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `RewritePass`."""
+        """Splits a batch norm or gradient, with a collective between the parts."""
         emit = Emitter(node, context)
         if node.op_type == _FORWARD:
             _split_forward(node, emit, self._key(node, "moments"))
@@ -95,15 +95,15 @@ class SynchronizeBatchNormsPass(RewritePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        inside = [node for node in self._found(model) if node.graph is not model.graph]
+        inside = [node for node in self._matching(model) if node.graph is not model.graph]
         raise_refusals([(node, _INSIDE) for node in inside])
         self._keys = Keys(model)
         result = super().call(model)
-        remove_unused(list(_casts_of_statistics(model)))  # those that only the gradients read
+        remove_unused(list(_casts_of_statistics(model)))  # those that only the gradients used
         return result
 
-    def _key(self, node: ir.Node, what: str) -> str:
-        return self._keys.unique(f"{node.name or node.outputs[0].name or node.op_type}/{what}")
+    def _key(self, node: ir.Node, suffix: str) -> str:
+        return self._keys.unique(f"{node.name or node.outputs[0].name or node.op_type}/{suffix}")
 
 
 def _split_forward(node: ir.Node, emit: Emitter, key: str) -> None:
@@ -131,8 +131,8 @@ def _split_forward(node: ir.Node, emit: Emitter, key: str) -> None:
 
 def _split_gradient(node: ir.Node, emit: Emitter, key: str) -> None:
     count = _GRADIENTS[node.op_type]
-    *given, axes = _present(node)
-    data, scale = given[:count], given[count]
+    *values, axes = _present(node)
+    data, scale = values[:count], values[count]
     merge = _merge_of(node)
     assert merge is not None, "it was not refused, and its forward op was rewritten before it"  # noqa: S101
     mean, inv_std, batch_count = merge.outputs[2:5]
@@ -160,14 +160,14 @@ def _maker_of_statistics(node: ir.Node, op_type: str, first: int) -> ir.Node | N
     """The node of an op whose outputs from the first on are the mean and inv_std of a gradient."""
     makers = []
     for place in (0, 1):
-        read = node.inputs[_GRADIENTS[node.op_type] + 1 + place]
-        if read is None:
+        operand = node.inputs[_GRADIENTS[node.op_type] + 1 + place]
+        if operand is None:
             return None
-        value = origin(read, SAME_ORDER)
+        value = origin(operand, SAME_ORDER)
         maker = value.producer()
         if maker is None or (maker.domain, maker.op_type) != (DOMAIN, op_type) or value.index() != first + place:
             return None
-        if read.shape is not None and value.shape is not None and len(read.shape) != len(value.shape):
+        if operand.shape is not None and value.shape is not None and len(operand.shape) != len(value.shape):
             return None
         makers.append(maker)
     return makers[0] if makers[0] is makers[1] else None

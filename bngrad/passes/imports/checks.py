@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def input_refusal(node: ir.Node, names: Collection[str]) -> str | None:
-    """Why a node does not have the inputs of these names, all of which are required; None if it has."""
+    """Returns why a node does not have the inputs of these names, all of which are required; None if it does."""
     present = sum(value is not None for value in node.inputs)
     if present == len(node.inputs) == len(names):
         return None
@@ -47,14 +47,14 @@ def only_epsilon_reasons(node: ForeignNode) -> Iterator[str]:
         # An op of the same name with other attributes belongs to another system and has other inputs.
         if name not in op.attributes:
             yield f"it has an attribute {name!r}; expected only {own_name}"
-    given = [name for name in op.attributes if name in attributes]
-    if len(given) != 1:
-        yield f"it has {' and '.join(given) or 'no ' + own_name}; expected one epsilon"
-    epsilon = attributes[given[0]]
+    names = [name for name in op.attributes if name in attributes]
+    if len(names) != 1:
+        yield f"it has {' and '.join(names) or 'no ' + own_name}; expected one epsilon"
+    epsilon = attributes[names[0]]
     if epsilon.is_ref():
-        yield f"its {given[0]} refers to a function attribute; expected a number: inline the function"
+        yield f"its {names[0]} refers to a function attribute; expected a number: inline the function"
     if epsilon.type not in (ir.AttributeType.FLOAT, ir.AttributeType.INT):
-        yield f"its {given[0]} is of type {epsilon.type.name.lower()}; expected a number"
+        yield f"its {names[0]} is of type {epsilon.type.name.lower()}; expected a number"
 
 
 def only_epsilon(node: ForeignNode) -> float:

@@ -19,7 +19,7 @@ class DialectPass(RewritePass):
     """Rewrites the ops of another system by its table.
 
     Matches: nodes with an op type of the table, in any domain but bngrad's, or with its domain and op type.
-    Refuses: what the checks of the op's record yield.
+    Refuses: nodes for which a check of the op's record yields a reason.
     """
 
     NODE: ClassVar[type[ForeignNode]] = ForeignNode

@@ -88,7 +88,7 @@ class _Node(ForeignNode):
         return [t for t in shaped if is_data(t.quantity)], [t for t in shaped if not is_data(t.quantity)]
 
     def reduced(self) -> list[bool | None] | None:
-        """Whether each dimension is an axis, None where unknown; None alone if no parameter has a known shape."""
+        """Returns which dimensions are reduced, None where unknown; None if no parameter has a known shape."""
         data, parameters = ([tensor.shape for tensor in group] for group in self.shaped_groups())
         if not parameters:
             return None
@@ -99,7 +99,7 @@ class _Node(ForeignNode):
 
 
 def _is_axis(sizes: set[int | str | None], of_data: set[int | str | None]) -> bool | None:
-    """Whether a dimension is an axis, from its sizes in the parameters and in the data; None if unknown."""
+    """Tests whether a dimension is an axis, from its sizes in the parameters and in the data; None if unknown."""
     if 1 in sizes | of_data:
         # A parameter has size 1 or the data's.
         return True

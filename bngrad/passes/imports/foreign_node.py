@@ -1,7 +1,7 @@
 """The nodes of another system in terms of ``bngrad``'s quantities.
 
-A `ForeignOp` is the record of an op in the table of a dialect: what its inputs and outputs are, which attributes
-it has, what is refused, and how it is rewritten. A `ForeignNode` gives access to a node by its record.
+A `ForeignOp` is the record of an op in the table of a dialect: its inputs and outputs, its attributes, its checks
+and its rewrite. A `ForeignNode` gives access to a node by its record.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ForeignOp:
     """The inputs and outputs in order, as ``x: X, dy: dY, savedMean?: mean -> dx: dX``.
 
     Each is the system's name, ``?`` for an input that a node may omit, and the quantity, unless that has the same
-    name. Quantities are those of `QUANTITIES`, ``variance`` for a biased variance, and any other name for what no
-    op of ``bngrad`` has. A node may omit trailing outputs.
+    name. Quantities are those of `QUANTITIES`, ``variance`` for a biased variance, and any other name for a tensor
+    that no op of ``bngrad`` has. A node may omit trailing outputs.
     """
     rewrite: Callable[[Any, Context], None]
     """Rewrites a node that was not refused."""
@@ -82,7 +82,7 @@ class ForeignNode:
     Args:
         node: The node.
         op: The record of its op.
-        unbiased_running_var: See `RewritePass`.
+        unbiased_running_var: As of `RewritePass`.
     """
 
     def __init__(self, node: ir.Node, op: ForeignOp, *, unbiased_running_var: bool = False) -> None:
@@ -103,11 +103,11 @@ class ForeignNode:
         return value
 
     def has(self, *quantities: str) -> bool:
-        """Whether all these inputs are present."""
+        """Returns whether all these inputs are present."""
         return all(self.inputs.get(quantity) is not None for quantity in quantities)
 
     def used(self, quantity: str) -> bool:
-        """Whether an output is an input of a node or a graph output."""
+        """Returns whether an output is an input of a node or a graph output."""
         return quantity in self.outputs and is_read(self.outputs[quantity])
 
     def label(self, quantity: str) -> str:
@@ -139,12 +139,12 @@ class ForeignNode:
 
     @property
     def channels_last(self) -> bool:
-        """Whether the channels are the last dimension, and not dimension 1."""
+        """True if the channels are the last dimension, and not dimension 1."""
         return bool(self.op.layout) and str(self.attribute(self.op.layout)).endswith("C")
 
     @property
     def collapsed(self) -> bool:
-        """Whether the data is reshaped to [N, C, S], or [S, C]: its rank is unknown, 1 or too high."""
+        """True if the data is reshaped to [N, C, S], or [S, C]: its rank is unknown, 1 or too high."""
         return self.rank is None or self.rank == 1 or self.rank > MAX_RANK
 
     @property
@@ -162,10 +162,10 @@ class ForeignNode:
 
 
 def is_data(quantity: str) -> bool:
-    """Whether a quantity has X's shape."""
+    """Returns whether a quantity has X's shape."""
     return quantity in QUANTITIES and QUANTITIES[quantity].shape == "data"
 
 
 def is_parameter(quantity: str) -> bool:
-    """Whether a quantity has scale's shape."""
+    """Returns whether a quantity has scale's shape."""
     return quantity == "variance" or (quantity in QUANTITIES and QUANTITIES[quantity].shape == "parameter")

@@ -101,17 +101,19 @@ def _channels_of(data_shapes: Sequence[KnownShape | None]) -> KnownShape | None:
 
 
 def _contradict(shapes: Sequence[KnownShape | None]) -> bool:
-    """Whether any two of the shapes cannot be equal."""
-    known = [shape for shape in shapes if shape is not None]
-    return not all(may_be_equal(*pair) for pair in itertools.combinations(known, 2))
+    """Tests whether any two of the shapes cannot be equal."""
+    known_shapes = [shape for shape in shapes if shape is not None]
+    return not all(may_be_equal(*pair) for pair in itertools.combinations(known_shapes, 2))
 
 
 def _merged(shapes: Sequence[KnownShape | None]) -> KnownShape | None:
-    """Combines what several shapes that do not contradict each other say about the same shape."""
-    known = [shape for shape in shapes if shape is not None]
-    if not known:
+    """Merges several partly known shapes of the same tensor, which do not contradict each other."""
+    known_shapes = [shape for shape in shapes if shape is not None]
+    if not known_shapes:
         return None
-    return tuple(next((d for d in sizes if isinstance(d, int)), sizes[0]) for sizes in zip(*known, strict=True))
+    return tuple(
+        next((d for d in sizes if isinstance(d, int)), sizes[0]) for sizes in zip(*known_shapes, strict=True)
+    )
 
 
 def _text(shape: KnownShape | None) -> str:
@@ -155,7 +157,7 @@ def _typed_operands(node: ForeignNode, context: Context) -> Operands:
 
 
 def _propagate_types(node: ForeignNode) -> None:
-    """Sets the input's type and the outputs' types and shapes from what is known of all inputs."""
+    """Sets the input's type and the outputs' types and shapes from those of all inputs that are known."""
     inputs = [value for value in node.inputs.values() if value is not None]
     dtype = next((value.dtype for value in inputs if value.dtype is not None), None)
     if dtype is not None:

@@ -86,7 +86,7 @@ class Operands:
     def apply(
         self, op_type: str, computed: Mapping[str, ir.Value] | None = None, **attributes: float | ir.Attr
     ) -> dict[str, ir.Value]:
-        """Makes an op of ``bngrad`` and returns its outputs by quantity, the data of the node's in the shape of X.
+        """Inserts an op of ``bngrad`` and returns its outputs by quantity; the node's data has the shape of X.
 
         Args:
             op_type: The op.

@@ -2,7 +2,7 @@
 
 The data is reshaped to [N, C, S] before the node and back after it. The result of a batch norm does not change,
 and ORT's Reshape copies no data. S is computed as the product of the remaining sizes, which is 1 if there are
-none. A size of -1 would not do: for an empty batch it is ambiguous.
+none. A size of -1 would be ambiguous for an empty batch.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def accumulator_refusal(node: ir.Node) -> str | None:
-    """Why an accumulation cannot be lowered; None if it can."""
+    """Returns the reason why an accumulation cannot be lowered; None if it can."""
     if len(node.inputs) < 2 or None in node.inputs[:2]:
         return "it lacks an input; expected an accumulation buffer and a gradient"
     buffer = node.inputs[0]
@@ -39,7 +39,7 @@ def in_place_accumulator(site: Site) -> Outputs:
     gradient = site.cast(site.x(1), buffer.dtype) if buffer.dtype is not None else site.x(1)
     new = site.op("Add", buffer, gradient)
     if reset is not None:
-        # A scalar, so that the sum keeps its own rank, be it 0.
+        # A scalar, so that the sum keeps its own rank, even 0.
         new = site.op("Where", site.op("Reshape", reset, site.int64([])), gradient, new)
     new.type, new.shape = buffer.type, buffer.shape
     done = site.constant([True], ir.DataType.BOOL)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def refusal(node: ir.Node) -> str | None:
-    """dY and what the activation read, or made, have one shape."""
+    """Refuses a dY of another shape than the activation's input or output."""
     shapes = [shape for value in node.inputs[:2] if (shape := known_shape(value)) is not None]
     if len(shapes) == 2 and not may_be_equal(*shapes):
         return (
@@ -28,7 +28,7 @@ def refusal(node: ir.Node) -> str | None:
 
 
 def biased_refusal(node: ir.Node) -> str | None:
-    """The same, and its bias has the last dimensions of X, or 1 instead."""
+    """Refuses the same, and a bias whose dimensions are neither the last ones of X nor 1."""
     x, bias = (known_shape(value) for value in (*node.inputs, None, None)[1:3])
     if x is not None and bias is not None:
         pairs = list(zip(reversed(bias), reversed(x), strict=False))
@@ -101,13 +101,13 @@ def bias_fast_gelu_grad(site: Site) -> Outputs:
 def quick_gelu_grad(site: Site) -> Outputs:
     """QuickGeluGrad(dY, X) {alpha} -> dX = dY s (1 + z (1 - s)), s = sigmoid z, z = alpha X."""
     dY, x = site.x(0), site.x(1)
-    one = like(site, 1, x)
+    unit = like(site, 1, x)
     z = site.op("Mul", x, like(site, site.attribute("alpha", 1.702), x))
-    # Beyond 1000 the result is 0 or dY in any type, and an infinite z would make no number of it.
+    # Beyond 1000 the result is 0 or dY in any type, and an infinite z would give NaN.
     z = site.op("Clip", z, like(site, -1000, x), like(site, 1000, x))
     s = site.op("Sigmoid", z)
-    bend = site.op("Mul", z, site.op("Sub", one, s))
-    return [site.op("Mul", site.op("Mul", dY, s), site.op("Add", one, bend))]
+    bend = site.op("Mul", z, site.op("Sub", unit, s))
+    return [site.op("Mul", site.op("Mul", dY, s), site.op("Add", unit, bend))]
 
 
 @lowering("DropoutGrad", refusal=refusal, attributes={"seed": ANY})
@@ -139,7 +139,7 @@ def _biased(site: Site) -> ir.Value:
 def _gelu_grad(site: Site, dY: ir.Value, x: ir.Value) -> ir.Value:
     """dY / 2 (1 + erf s + 2 / sqrt(pi) s exp(-s^2)) with s = x / sqrt(2).
 
-    Beyond 40 that is 0 or dY in any type, and an infinite s would make no number of it.
+    Beyond 40 that is 0 or dY in any type, and an infinite s would give NaN.
     """
     s = site.op("Mul", x, like(site, math.sqrt(0.5), x))
     s = site.op("Clip", s, like(site, -40, x), like(site, 40, x))
@@ -152,15 +152,15 @@ def _gelu_grad(site: Site, dY: ir.Value, x: ir.Value) -> ir.Value:
 def _fast_gelu_grad(site: Site, dY: ir.Value, x: ir.Value) -> ir.Value:
     """With c = sqrt(2 / pi): t' = (1 - t^2) c (1 + 3 * 0.044715 x^2), and t the tanh of x c (1 + 0.044715 x^2).
 
-    Far from zero t is 1 or -1 in any type, and x^3 an infinity, of which t' would make no number: 16 is enough.
+    Beyond 16 t is 1 or -1 in any type, and an infinite x^3 would make t' NaN.
     """
-    c, one = math.sqrt(2 / math.pi), like(site, 1, x)
+    c, unit = math.sqrt(2 / math.pi), like(site, 1, x)
     x = site.op("Clip", x, like(site, -16, x), like(site, 16, x))
-    x.dtype = dtype_of(one)
+    x.dtype = dtype_of(unit)
     square = site.op("Mul", x, x)
     inner = site.op("Add", site.op("Mul", square, like(site, c * 0.044715, x)), like(site, c, x))
     t = site.op("Tanh", site.op("Mul", x, inner))
     outer = site.op("Add", site.op("Mul", square, like(site, 3 * c * 0.044715, x)), like(site, c, x))
-    bend = site.op("Mul", site.op("Sub", one, site.op("Mul", t, t)), site.op("Mul", x, outer))
-    twice = site.op("Add", site.op("Add", one, t), bend)
+    bend = site.op("Mul", site.op("Sub", unit, site.op("Mul", t, t)), site.op("Mul", x, outer))
+    twice = site.op("Add", site.op("Add", unit, t), bend)
     return site.op("Mul", site.op("Mul", dY, like(site, 0.5, x)), twice)

@@ -49,13 +49,13 @@ def broadcast_gradient_args(site: Site) -> Outputs:
 
 
 def _repeated_axes(make: NodeMaker, shape: ir.Value, other: ir.Value) -> ir.Value:
-    """Where the dimension is 1, or missing in front, and the other's is not."""
+    """The axes where the dimension is 1, or a missing leading one, and the other's is not."""
     lengths = [make.op("Shape", shape), make.op("Shape", other)]
     rank = make.op("Max", *lengths)
-    zero, one = make.int64([0]), make.int64(1)
+    zero, unit = make.int64([0]), make.int64(1)
     is_one = []
     for dimensions, length in zip((shape, other), lengths, strict=True):
         missing = make.op("Concat", make.op("Sub", rank, length), zero, axis=0)
-        is_one.append(make.op("Equal", make.op("Pad", dimensions, missing, one), one))
+        is_one.append(make.op("Equal", make.op("Pad", dimensions, missing, unit), unit))
     repeated = make.op("And", is_one[0], make.op("Not", is_one[1]))
     return make.op("Squeeze", make.op("NonZero", repeated), zero)

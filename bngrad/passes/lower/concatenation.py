@@ -24,6 +24,6 @@ def concat_training(site: Site) -> Outputs:
 @lowering("SplitTraining", attributes=AXIS)
 def split_training(site: Site) -> Outputs:
     """SplitTraining(X, lengths) {axis} -> the pieces of X with these lengths."""
-    # Split has to have all its outputs, read or not.
+    # Split must have all its outputs, even unused ones.
     names = [f"piece_{index}" for index in range(len(site.node.outputs))]
     return site.outputs_of("Split", site.x(0), site.x(1), outputs=names, axis=site.attribute("axis", 0))

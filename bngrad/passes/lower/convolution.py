@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 _LEAST_RANK = 3
 _MOST_KERNEL_ELEMENTS = 1 << 22
-"""Of a kernel: the gradient of its weights may have a constant with a number for each."""
+"""The largest kernel: the gradient of its weights may have a constant with a number for each element."""
 _MOST_KERNEL_ELEMENTS_OF_GROUPS = 1 << 14
-"""Of one that may be for one channel: the gradient of its weights has nodes for each."""
+"""The largest kernel with groups: the gradient of its weights may have nodes for each element."""
 
 
 def refusal(node: ir.Node) -> str | None:
-    """The number of spatial dimensions must be known, and be that of the weights."""
+    """Refuses an unknown number of spatial dimensions, or another one than that of the weights."""
     declared = read_attribute(node, "kernel_shape", ())
     rank = len(declared) + 2 if declared else known_rank([*node.inputs, *node.outputs[:2]])
     if rank is None:
@@ -68,7 +68,7 @@ def refusal(node: ir.Node) -> str | None:
 
 
 def _channel_problem(node: ir.Node, group: int) -> str | None:
-    """Why the weights are not for as many channels as there are."""
+    """Returns the reason why the weights do not fit the number of channels; None if they do."""
     tensors = [value for value in node.inputs[:3] if value is not None]
     if len(tensors) < 3:
         return None
@@ -76,10 +76,10 @@ def _channel_problem(node: ir.Node, group: int) -> str | None:
     first, second = known_dimension(weights, 0), known_dimension(weights, 1)
     per_group = None if second is None else second * group
     of_weights = (per_group, first) if node.op_type == "ConvTransposeGrad" else (first, per_group)
-    for what, value, wanted in zip(("gradient has", "data have"), data, of_weights, strict=True):
+    for what, value, expected in zip(("gradient has", "data have"), data, of_weights, strict=True):
         channels = known_dimension(value, 1)
-        if None not in (channels, wanted) and channels != wanted:
-            return f"its {what} {channels} channels, its weights are for {wanted}; expected as many"
+        if None not in (channels, expected) and channels != expected:
+            return f"its {what} {channels} channels, its weights are for {expected}; expected as many"
     return None
 
 
@@ -97,7 +97,7 @@ def conv_grad(site: Site) -> Outputs:
 
 @lowering("ConvTransposeGrad", refusal=refusal, attributes=CONV_TRANSPOSE)
 def conv_transpose_grad(site: Site) -> Outputs:
-    """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): what Conv does to X is done to dY."""
+    """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): ConvGrad with dY and X exchanged."""
     dY, x, w = site.x(0), site.x(1), site.x(2)
     windows = transposed_windows_of(site, dY, x, _kernel(site))
     operands = ConvolutionOperands(site, windows, dY, x, w, site.attribute("group", 1))
@@ -107,7 +107,7 @@ def conv_transpose_grad(site: Site) -> Outputs:
 
 
 def _parameters(operands: ConvolutionOperands) -> tuple[ir.Value | None, ir.Value | None]:
-    """dW and dB, each where the node has it."""
+    """dW and dB, or None where the node omits them."""
     site = operands.site
     axes = [0, *range(2, 2 + operands.windows.rank)]
     return (

@@ -1,4 +1,4 @@
-"""What the gradients of one convolution are made of."""
+"""The operands of the gradients of one convolution."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ class ConvolutionOperands:
     x: ir.Value
     """The data [N, C, ...], or its gradient."""
     y: ir.Value
-    """What has an element for each window [N, M, ...], or its gradient."""
+    """The tensor with an element for each window [N, M, ...], or its gradient."""
     w: ir.Value
     """The weights [M, C / group, *kernel]."""
     group: int
 
     @property
     def known_shape(self) -> bool:
-        """Whether the shape of the weights is known."""
+        """True if the shape of the weights is known."""
         return static_shape(self.w) is not None
 
     @property
     def m(self) -> int:
-        """The channels of y; of weights with a known shape."""
+        """The channels of y, if the shape of the weights is known."""
         return self._shape[0]
 
     @property
     def c(self) -> int:
-        """The channels of x in one group; of weights with a known shape."""
+        """The channels of x in one group, if the shape of the weights is known."""
         return self._shape[1]
 
     @property
     def kernel(self) -> list[int]:
-        """The kernel's shape; of weights with a known shape."""
+        """The kernel's shape, if the shape of the weights is known."""
         return list(self._shape[2:])
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel of x has weights of its own; of weights with a known shape."""
+        """True if each channel of x has weights of its own; only if the shape of the weights is known."""
         return self.c == 1 < self.group
 
     @property
     def _shape(self) -> tuple[int, ...]:
         shape = static_shape(self.w)
-        assert shape is not None, "asked for where it is known"  # noqa: S101
+        assert shape is not None, "the caller checked `known_shape`"  # noqa: S101
         return shape

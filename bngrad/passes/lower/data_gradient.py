@@ -1,6 +1,6 @@
-"""The gradient of a convolution by its data, dX += W dY over all windows.
+"""The gradient of a convolution with respect to its data, dX += W dY over all windows.
 
-It has three forms. `data_gradient` takes what is fastest; tests/bench/bench_conv_grad.py measures them.
+It has three forms. `data_gradient` takes the fastest; tests/bench/bench_conv_grad.py measures them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def data_gradient(operands: ConvolutionOperands, after: Sequence[ir.Value] = ())
 
     Args:
         operands: The convolution.
-        after: What is to be computed first, see `_number`.
+        after: Values that must be computed first, see `_number`.
     """
     windows = operands.windows
     if not operands.known_shape or not windows.dense or windows.opposite_pads is None:
@@ -41,7 +41,7 @@ def data_gradient(operands: ConvolutionOperands, after: Sequence[ir.Value] = ())
         large = operands.m * operands.c > _LARGE_MATRIX * windows.number
         return product(operands, after) if large else conv(operands, after)
     few = windows.number * operands.c < _FEW_WINDOWS * operands.m
-    # Where X is much larger than Y, most of what Conv multiplies is its padding.
+    # Where X is much larger than Y, Conv multiplies mostly padding.
     padded = 3 * windows.size > 4 * windows.number
     return conv_transpose(operands, after) if few or padded else conv(operands, after)
 
@@ -49,7 +49,7 @@ def data_gradient(operands: ConvolutionOperands, after: Sequence[ir.Value] = ())
 def conv_transpose(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir.Value:
     """ConvTranspose, for any windows.
 
-    It makes a matrix of all elements of every window, and adds them up in one thread.
+    It builds a matrix of all elements of every window, and adds them up in one thread.
     """
     w = delayed(operands, after)
     return sliding.spread(operands.site, operands.windows, operands.y, operands.x, w, operands.group, operands.w)
@@ -97,10 +97,10 @@ def delayed(operands: ConvolutionOperands, after: Sequence[ir.Value]) -> ir.Valu
 def _number(site: Site, number: int, after: Sequence[ir.Value]) -> int | ir.Value:
     """A number for a shape, computed in a way that has to wait for other values.
 
-    ONNX Runtime orders nodes by their edges alone: without one from dW and dB to dX it computes the gradients of
-    all weights last, and keeps every dY until then.
+    ONNX Runtime orders nodes only by their edges: without an edge from dW and dB to dX it computes the gradients
+    of all weights last, and keeps every dY until then.
     """
     if not after:
         return number
-    one = site.op("Min", site.int64([1]), *(site.op("Size", value) for value in after))
-    return site.op("Max", site.int64([number]), one)
+    unit = site.op("Min", site.int64([1]), *(site.op("Size", value) for value in after))
+    return site.op("Max", site.int64([number]), unit)

@@ -1,8 +1,8 @@
-"""The gradient of a depthwise convolution by its weights.
+"""The gradient of a depthwise convolution with respect to its weights.
 
 A channel has few products: dW[m, k] = sum over n, o of dY[n, m, o] X[n, c, o stride + k dilation - begin]. In two
-dimensions of known size a matrix product makes more of them than wanted, but all at once; those that are not
-wanted get the factor 0 (so an infinity makes NaN of the gradients of its channel):
+dimensions of known size a matrix product computes more products than needed, but all at once; the others get the
+factor 0 (so an infinity makes the gradients of its channel NaN):
 
 - small images: G = sum over n of dY[n]^T X[n] holds every element of Y by every element of X;
 - wider ones: for each row of the kernel, T = sum over n and rows of dY^T X holds every column of Y by every column
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     _Mask: TypeAlias = NDArray[np.bool_]
 
 _SMALL_IMAGE = 4096
-"""Elements of one channel's G."""
+"""The most elements of one channel's G."""
 _WIDE_IMAGE = 40
-"""Columns for each column of the kernel: beyond it most of T is not wanted."""
+"""Columns for each column of the kernel: beyond it most of T is not needed."""
 _LARGE_MASK = 1 << 26
-"""Elements of what is made before any run."""
+"""The most elements of a constant."""
 _TO_THE_END = 2**62
-"""For Slice."""
+"""The end of a Slice that takes all elements."""
 
 
 def weight_gradient(operands: ConvolutionOperands) -> ir.Value:
@@ -59,25 +59,25 @@ def weight_gradient(operands: ConvolutionOperands) -> ir.Value:
 
 
 def of_images(operands: ConvolutionOperands) -> ir.Value:
-    """G, times which of its elements belong to which kernel element."""
+    """G, times a mask of the elements that belong to each kernel element."""
     site, group = operands.site, operands.group
     rows, columns = (_meeting(axis) for axis in operands.windows.axes)
     left = reshape(site, operands.y, 0, group, operands.m // group * len(rows) * len(columns))
     right = reshape(site, operands.x, 0, group, rows.shape[1] * columns.shape[1])
     products = site.microsoft("FusedMatMul", left, right, transBatchA=1, transBatchB=1, transA=1)
     # [out, out, size, size, kernel, kernel], each pair of rows and columns
-    wanted = np.einsum("oek,pfl->opefkl", rows, columns).reshape(-1, prod(operands.kernel))
-    mask = site.constant(wanted, dtype_of(operands.y))
-    dW = site.op("MatMul", reshape(site, products, operands.m, len(wanted)), mask)
+    selected = np.einsum("oek,pfl->opefkl", rows, columns).reshape(-1, prod(operands.kernel))
+    mask = site.constant(selected, dtype_of(operands.y))
+    dW = site.op("MatMul", reshape(site, products, operands.m, len(selected)), mask)
     return reshape(site, dW, operands.m, 1, operands.kernel)
 
 
 def of_rows(operands: ConvolutionOperands) -> ir.Value:
-    """T for each row of the kernel, times which of its elements belong to which column."""
+    """T for each row of the kernel, times a mask of the elements that belong to each column."""
     site, group = operands.site, operands.group
     rows, columns = (_meeting(axis) for axis in operands.windows.axes)
-    wanted = columns.reshape(-1, columns.shape[2])
-    mask = site.constant(wanted, dtype_of(operands.y))
+    selected = columns.reshape(-1, columns.shape[2])
+    mask = site.constant(selected, dtype_of(operands.y))
     y, x = (site.op("Transpose", value, perm=[1, 0, 2, 3]) for value in (operands.y, operands.x))
     results = []
     for offset in range(rows.shape[2]):
@@ -87,13 +87,15 @@ def of_rows(operands: ConvolutionOperands) -> ir.Value:
         right = _rows(site, x, begin, end, operands.windows.stride[0], rows.shape[1])
         left = reshape(site, left, group, operands.m // group, -1, columns.shape[0])
         right = reshape(site, right, group, 1, -1, columns.shape[1])
-        products = reshape(site, site.microsoft("FusedMatMul", left, right, transA=1), operands.m, 1, len(wanted))
+        products = reshape(
+            site, site.microsoft("FusedMatMul", left, right, transA=1), operands.m, 1, len(selected)
+        )
         results.append(site.op("MatMul", products, mask))
     return reshape(site, site.op("Concat", *results, axis=1), operands.m, 1, operands.kernel)
 
 
 def of_kernel_elements(operands: ConvolutionOperands) -> ir.Value:
-    """For each kernel element the sum of dY times what it meets in X."""
+    """For each kernel element the sum of dY times the elements of X that it meets."""
     site, windows, rank = operands.site, operands.windows, operands.windows.rank
     x, y = sliding.span(site, windows, operands.x, operands.y), operands.y
     several = operands.m > operands.group
@@ -115,7 +117,7 @@ def of_kernel_elements(operands: ConvolutionOperands) -> ir.Value:
 
 
 def _meeting(axis: Axis) -> _Mask:
-    """[out, size, kernel]: whether a kernel element of a window meets an element of the data."""
+    """A mask [out, size, kernel] of the elements of the data that each kernel element of a window meets."""
     assert axis.out is not None and axis.size is not None  # noqa: PT018, S101 - they are known
     assert axis.kernel is not None and axis.begin is not None  # noqa: PT018, S101
     window, element, offset = np.ogrid[: axis.out, : axis.size, : axis.kernel]
@@ -124,12 +126,12 @@ def _meeting(axis: Axis) -> _Mask:
 
 
 def _size(axis: Axis) -> int:
-    """How many elements `_meeting` has."""
+    """The number of elements of `_meeting`."""
     return (axis.out or 0) * (axis.size or 0) * (axis.kernel or 0)
 
 
 def _rows(site: Site, value: ir.Value, first: int, last: int, step: int, height: int) -> ir.Value:
-    """Every so many rows of [C, N, height, width], from the first to the last."""
+    """Every ``step``-th row of [C, N, height, width], from the first to the last."""
     if (first, last, step) == (0, height - 1, 1):
         return value
     return site.op("Slice", value, *(site.int64([number]) for number in (first, last + 1, 2, step)))

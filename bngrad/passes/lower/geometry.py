@@ -1,4 +1,4 @@
-"""Where the windows of a node are, from its attributes and the shapes that are known."""
+"""The positions of a node's windows, from its attributes and the shapes that are known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
     Args:
         site: A node with the op's attributes.
         x: The data; None if it is unknown.
-        y: What has an element for each window.
+        y: The tensor with an element for each window.
         kernel: The size of the kernel in each dimension.
     """
     rank = len(kernel)
@@ -43,7 +43,7 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
             number = out if size is None else -(-size // stride)
             surplus = _surplus(size, number, length, stride)
             if stride == 1 and length is not None:
-                surplus = length - 1  # as many windows as elements, however many that is
+                surplus = length - 1  # as many windows as elements, even if the number is unknown
             begin = None if surplus is None else split_padding(surplus, upper=upper)[0]
         else:
             number = out
@@ -56,9 +56,9 @@ def windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, kernel: Seque
                     raise_refusals([(site.node, f"{has}; expected as many")])
             surplus = before + after if stride == 1 else _surplus(size, number, length, stride)
             begin = before
-        behind = None if surplus is None or begin is None else surplus - begin
-        at_most = after if behind is None and not same and not ceil else behind
-        axes.append(Axis(size, number, kernel_size, stride, dilation, begin, behind, at_most))
+        end = None if surplus is None or begin is None else surplus - begin
+        at_most = after if end is None and not same and not ceil else end
+        axes.append(Axis(size, number, kernel_size, stride, dilation, begin, end, at_most))
     return Windows(tuple(axes), same, upper)
 
 
@@ -95,17 +95,19 @@ def transposed_windows_of(site: Site, x: ir.Value | None, y: ir.Value | None, ke
             size is not None
             and out is not None
             and length is not None
-            and (made := (out - 1) * stride + length - before - after + added) != size
+            and (spanned := (out - 1) * stride + length - before - after + added) != size
         ):
-            has = f"its windows make {made} elements along dimension {len(axes) + 2}, and its gradient has {size}"
+            has = (
+                f"its windows span {spanned} elements along dimension {len(axes) + 2}, and its gradient has {size}"
+            )
             raise_refusals([(site.node, f"{has}; expected as many")])
-        behind = None if surplus is None or begin is None else surplus - begin
-        axes.append(Axis(size, out, kernel_size, stride, dilation, begin, behind, behind, added))
+        end = None if surplus is None or begin is None else surplus - begin
+        axes.append(Axis(size, out, kernel_size, stride, dilation, begin, end, end, added))
     return Windows(tuple(axes), same or bool(shape), upper)
 
 
 def declared_pads(site: Site, rank: int) -> list[tuple[int, int]]:
-    """The attribute pads, (begin, end) for each dimension; none where auto_pad takes its place."""
+    """The attribute pads, (begin, end) for each dimension; zeros where auto_pad replaces it."""
     declared = _numbers(site, "pads", 2 * rank, 0)
     if site.attribute("auto_pad", "NOTSET") not in ("NOTSET", ""):
         declared = [0] * (2 * rank)
@@ -123,14 +125,14 @@ def _sizes(value: ir.Value | None, rank: int) -> tuple[Known, ...]:
 
 
 def _surplus(size: Known, out: Known, length: Known, stride: int) -> Known:
-    """How far the span exceeds the data."""
+    """The number of positions by which the span exceeds the data."""
     if size is None or out is None or length is None:
         return None
     return (out - 1) * stride + length - size
 
 
 def _auto_pad(site: Site) -> tuple[bool, bool]:
-    """Whether padding is spread over both ends, and whether the odd element goes to the second."""
+    """Tests whether padding is spread over both ends, and whether the odd element goes to the second."""
     mode = site.attribute("auto_pad", "NOTSET")
     return mode in ("SAME_UPPER", "SAME_LOWER"), mode == "SAME_UPPER"
 
@@ -140,9 +142,9 @@ def _ints(site: Site, name: str, rank: int, default: int = 1) -> list[int]:
 
 
 def _numbers(site: Site, name: str, count: int, default: int, least: int | None = None) -> list[int]:
-    """An attribute that says a number for each dimension, or for each of their ends; empty, it is the default."""
+    """An attribute with a number for each dimension, or for each of their ends; the default if it is empty."""
     numbers = list(site.attribute(name, ())) or [default] * count
     if len(numbers) != count or (least is not None and min(numbers, default=least) < least):
-        what = "" if least is None else f", {least} at least"
-        raise_refusals([(site.node, f"its {name} are {numbers}; expected {count} numbers{what}")])
+        limit = "" if least is None else f" of at least {least}"
+        raise_refusals([(site.node, f"its {name} are {numbers}; expected {count} numbers{limit}")])
     return numbers

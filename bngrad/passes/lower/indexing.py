@@ -1,7 +1,7 @@
-"""The gradients of Gather and its kind in standard ONNX: dY added up where X was read.
+"""The gradients of Gather and similar ops in standard ONNX: dY added up where X was read.
 
-ScatterElements adds, not ScatterND: ONNX Runtime's adds rows on several threads, and loses some where an index is
-there twice. Sums are in float for the 16-bit types, for which its ScatterElements has no kernel that adds.
+ScatterElements adds, not ScatterND: ONNX Runtime's ScatterND adds rows on several threads, and loses some where an
+index occurs twice. Sums are in float for the 16-bit types, for which its ScatterElements has no kernel that adds.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _MOST_DIMENSIONS = 64
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why a node cannot be lowered whose dX has zeros in it."""
+    """Returns the reason why a node whose dX has zeros in it cannot be lowered; None if it can."""
     if node.outputs[0].dtype is None:
         return "the type of its dX is not known; expected a model that shape inference can read"
     return None
 
 
 def gather_grad_refusal(node: ir.Node) -> str | None:
-    """Why a GatherGrad cannot be lowered."""
+    """Returns the reason why a GatherGrad cannot be lowered; None if it can."""
     if node.outputs[0].shape is None:
         return "the rank of its dX is not known; expected a model that shape inference can read"
     return axis_refusal(node, 0, len(node.outputs[0].shape)) or refusal(node)
@@ -45,19 +45,19 @@ def gather_grad(site: Site) -> Outputs:
     shape, indices, dY = site.x(0), site.x(1), site.x(2)
     rank = len(site.node.outputs[0].shape or ())
     axis = site.attribute("axis", 0) % rank
-    behind = rank - 1 - axis
+    trailing = rank - 1 - axis
     if indices.shape is None or len(indices.shape) != 1:
-        # The dimensions of indices, of which there may be none, become the one that X has.
+        # All dimensions of indices, which may have none, become the single one that X has.
         count = site.op("Reshape", site.op("Size", indices), site.int64([1]))
         head = [site.op("Slice", shape, site.int64([0]), site.int64([axis]))] if axis else []
-        tail = [site.op("Slice", shape, site.int64([axis + 1]), site.int64([_END]))] if behind else []
+        tail = [site.op("Slice", shape, site.int64([axis + 1]), site.int64([_END]))] if trailing else []
         dY = site.op("Reshape", dY, site.op("Concat", *head, count, *tail, axis=0), allowzero=1)
-    column = site.op("Reshape", indices, site.int64([-1] + [1] * behind))
+    column = site.op("Reshape", indices, site.int64([-1] + [1] * trailing))
     return [_added(site, _nothing(site, shape), site.op("Expand", column, site.op("Shape", dY)), dY, axis)]
 
 
 def gather_elements_grad_refusal(node: ir.Node) -> str | None:
-    """Why a GatherElementsGrad cannot be lowered."""
+    """Returns the reason why a GatherElementsGrad cannot be lowered; None if it can."""
     shape = node.outputs[0].shape
     return (axis_refusal(node, 0, len(shape)) if shape is not None else None) or refusal(node)
 
@@ -69,7 +69,7 @@ def gather_elements_grad(site: Site) -> Outputs:
 
 
 def gather_nd_grad_refusal(node: ir.Node) -> str | None:
-    """Why a GatherNDGrad cannot be lowered."""
+    """Returns the reason why a GatherNDGrad cannot be lowered; None if it can."""
     indices = node.inputs[1] if len(node.inputs) > 1 else None
     if indices is None or known_dimension(indices, -1) is None:
         return "the last dimension of its indices is not known; expected a number"
@@ -77,7 +77,7 @@ def gather_nd_grad_refusal(node: ir.Node) -> str | None:
 
 
 def _depth_refusal(node: ir.Node, indices: ir.Value) -> str | None:
-    """Why an index is none of an element or a slice of X."""
+    """Returns the reason why an index is not that of an element or a slice of X; None if it is."""
     batch, length, shape = (
         read_attribute(node, "batch_dims", 0),
         known_dimension(indices, -1) or 0,
@@ -105,17 +105,17 @@ def gather_nd_grad(site: Site) -> Outputs:
 
 
 def _row_numbers(site: Site, shape: ir.Value, indices: ir.Value, length: int, batch: int) -> ir.Value:
-    """The rows that whole indices are, of which those of a negative index count from the end."""
+    """The row number of each index; negative indices count from the end."""
     end = site.int64([batch + length])
     sizes = site.op("Slice", shape, site.int64([batch]), end)
-    one, zero = site.int64(1), site.int64(0)
+    unit, zero = site.int64(1), site.int64(0)
     row = None
     if batch:
         batches = site.op("ReduceProd", site.op("Slice", shape, site.int64([0]), site.int64([batch])), keepdims=1)
         of_each = site.op("ReduceProd", site.op("Shape", indices, start=batch, end=-1), keepdims=1)
         by_batch = site.op("Concat", batches, of_each, site.int64([length]), axis=0)
         indices = site.op("Reshape", indices, by_batch, allowzero=1)
-        numbers = site.op("Range", zero, site.op("Squeeze", batches), one)
+        numbers = site.op("Range", zero, site.op("Squeeze", batches), unit)
         row = site.op("Unsqueeze", numbers, site.int64([1]))
     indices = site.op("Where", site.op("Less", indices, zero), site.op("Add", indices, sizes), indices)
     for place in range(length):

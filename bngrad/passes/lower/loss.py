@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 
 
 def loss_refusal(node: ir.Node) -> str | None:
-    """Why the gradient of a cross entropy cannot be lowered."""
+    """Returns the reason why the gradient of a cross entropy cannot be lowered; None if it can."""
     if len(node.inputs) > 4:
         return f"it has {len(node.inputs)} inputs; expected dY, log_prob, labels and perhaps weights"
     return None
 
 
 def softmax_refusal(node: ir.Node) -> str | None:
-    """Why the gradient of a softmax of an opset before 13, over all axes from one on, cannot be lowered."""
+    """Returns the reason why the gradient of a softmax cannot be lowered; None if it can.
+
+    The softmax is of an opset before 13, over all axes from ``axis`` on.
+    """
     rank = known_rank(node.inputs)
     if rank is None:
         return "its rank is unknown; expected a model that shape inference can read"
@@ -39,7 +42,7 @@ def softmax_refusal(node: ir.Node) -> str | None:
 def softmax_grad(site: Site) -> Outputs:
     """SoftmaxGrad_13(dY, Y) {axis} -> dX = Y (dY - sum of dY Y over the axis), and 0 where all of that dY is 0.
 
-    Y is NaN where all of X along the axis is -inf, as of masked attention; a Where behind it cuts that off.
+    Y is NaN where all of X along the axis is -inf, as in masked attention; a Where after it removes the NaN.
     """
     dY, y = site.x(0), site.x(1)
     projection = _sum(site, site.op("Mul", dY, y))
@@ -65,9 +68,9 @@ def log_softmax_grad(site: Site) -> Outputs:
 def softmax_cross_entropy_loss_grad(site: Site) -> Outputs:
     """SoftmaxCrossEntropyLossGrad(dY, log_prob, labels[, weights]) {ignore_index, reduction} -> dX.
 
-    dX = dY w (exp(log_prob) - onehot(label)), for the mean divided by the sum of w. The 1 is taken off in place:
-    a OneHot would be one more tensor of that size, and takes longer (measured). 16 bits are computed in float, for
-    ONNX Runtime has no ScatterElements that adds them. Where w is 0, so is dX, even if log_prob is no number.
+    dX = dY w (exp(log_prob) - onehot(label)), for the mean divided by the sum of w. The 1 is subtracted in place:
+    a OneHot would be one more tensor of that size, and takes longer (measured). 16 bits are computed in float, as
+    ONNX Runtime has no ScatterElements that adds them. Where w is 0, so is dX, even if log_prob is NaN.
     """
     log_prob = site.x(1)
     classes, share, dtype = read_labels(site, site.x(0), log_prob, site.x(2), site.optional(3))
@@ -86,7 +89,7 @@ _SCALED = frozenset(("Cast", "Div", "Flatten", "Identity", "Mul", "Reshape", "Tr
 
 
 def _may_be_masked(y: ir.Value) -> bool:
-    """Whether a softmax may have read -inf: not where it reads a product of matrices, perhaps scaled."""
+    """Tests whether a softmax may have read -inf: not where it reads a product of matrices, perhaps scaled."""
     node = y.producer()
     node = None if node is None or not node.inputs or node.inputs[0] is None else node.inputs[0].producer()
     while node is not None and node.op_type in _SCALED and node.inputs[0] is not None:
@@ -95,7 +98,7 @@ def _may_be_masked(y: ir.Value) -> bool:
 
 
 def _sum(site: Site, x: ir.Value) -> ir.Value:
-    """The sum over what the softmax is over: an axis, or before opset 13 all from it on."""
+    """The sum over the axes of the softmax: one axis, or before opset 13 all from it on."""
     axes = [site.attribute("axis", -1)]
     if not site.node.op_type.endswith("_13"):
         rank = known_rank(site.node.inputs) or 0

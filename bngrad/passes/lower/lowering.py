@@ -1,4 +1,4 @@
-"""What a lowering is: a function that makes the nodes that compute what a training op did.
+"""The registry of lowerings: functions that insert nodes that compute the same as a training op.
 
 A module of `bngrad.passes.lower` registers each of its lowerings with `lowering`.
 """
@@ -28,12 +28,12 @@ def _nothing_refused(_node: ir.Node) -> str | None:
 
 @dataclass(frozen=True)
 class Lowering:
-    """How an op is lowered."""
+    """The lowering of an op."""
 
     rewrite: Callable[[Site], Outputs]
-    """Makes the nodes, in front of the node."""
+    """Inserts the new nodes before the node."""
     refusal: Callable[[ir.Node], str | None] = _nothing_refused
-    """Why a node cannot be lowered: what it has, and what was expected. None if it can."""
+    """Returns the reason why a node cannot be lowered, with what was expected; None if it can."""
     attributes: Attributes = field(default_factory=dict)
     """The attributes that the op may have, as `attribute_refusal` takes them. Any other is refused."""
 
@@ -54,8 +54,9 @@ def lowering(
     Args:
         op_type: The op.
         domain: Its domain.
-        refusal: See `Lowering`.
-        attributes: See `Lowering`: those of ORT's schema, and those that its builder copies from the forward node.
+        refusal: As of `Lowering`.
+        attributes: As of `Lowering`: those of ORT's schema, and those that its builder copies from the forward
+            node.
 
     Raises:
         ValueError: The op has a lowering already.

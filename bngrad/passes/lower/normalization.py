@@ -1,4 +1,4 @@
-"""Gradients of layer norm and its like in standard ONNX.
+"""Gradients of layer norm and similar ops in standard ONNX.
 
 For Y = scale xhat + bias, where xhat = (X - mean) inv_std and the statistics are of the axes from ``axis`` on::
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why a node cannot be lowered."""
+    """Returns the reason why a node cannot be lowered; None if it can."""
     rank = known_rank(node.inputs[:2])
     if rank is None:
         return "the rank of its X is unknown; expected a model that shape inference can read"
@@ -54,7 +54,7 @@ def simplified_layer_normalization_grad(site: Site) -> Outputs:
 def _gradients(
     site: Site, centered: ir.Value, inv_std: ir.Value, dtype: ir.DataType, *, with_mean: bool
 ) -> Outputs:
-    """The formulas above, of what is wanted."""
+    """The gradients that the node has, by the formulas above."""
     x, scale, outputs = site.x(1), site.x(2), site.node.outputs
     axes, axis = list(range(known_rank(site.node.inputs[:2]) or 0)), site.attribute("axis", -1)
     dY, xhat = site.cast(site.x(0), dtype), site.op("Mul", centered, inv_std)

@@ -28,7 +28,7 @@ _FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 
 
 def _refusal(number: int, updated: Sequence[int]) -> Callable[[ir.Node], str | None]:
-    """Makes the refusal of an op that has at least a number of inputs, and updates those of some indices."""
+    """Returns the refusal of an op with at least ``number`` inputs, which updates those with some indices."""
 
     def refusal(node: ir.Node) -> str | None:
         if len(node.inputs) < number or None in node.inputs[:number]:
@@ -101,14 +101,15 @@ def _adamw_coefficients(site: Site) -> ir.Value:
 
     ONNX Runtime rounds a, b and 1 - a^t to float32; so does this.
     """
-    one = site.constant([1], _DOUBLE)
+    unit = site.constant([1], _DOUBLE)
     rate = site.cast(site.op("Reshape", site.x(0), site.int64([1])), _DOUBLE)
-    alpha, beta = (float(np.float32(site.attribute(*each))) for each in (("alpha", 0.9), ("beta", 0.999)))
+    alpha, beta = (float(np.float32(site.attribute(*default))) for default in (("alpha", 0.9), ("beta", 0.999)))
     decay, epsilon = (
-        site.constant([site.attribute(*each)], _DOUBLE) for each in (("weight_decay", 0.01), ("epsilon", 1e-8))
+        site.constant([site.attribute(*default)], _DOUBLE)
+        for default in (("weight_decay", 0.01), ("epsilon", 1e-8))
     )
-    kept = site.op("Sub", one, site.op("Mul", rate, decay))
-    correction, deviation = one, one
+    kept = site.op("Sub", unit, site.op("Mul", rate, decay))
+    correction, deviation = unit, unit
     if site.attribute("correct_bias", 1):
         step = site.cast(site.op("Reshape", site.x(1), site.int64([1])), _DOUBLE)
         correction = _bias_correction(site, step, alpha)
@@ -158,7 +159,7 @@ def reduce_all_l2(site: Site) -> Outputs:
 def _updated(
     site: Site,
     updated: Sequence[int],
-    read: Sequence[int],
+    read_only: Sequence[int],
     update: Compute,
     *,
     signal: int,
@@ -168,18 +169,18 @@ def _updated(
     Args:
         site: The node.
         updated: The indices of those inputs.
-        read: The indices of the sequences that it reads only.
-        update: Makes the new tensors of the updated ones and the read ones.
+        read_only: The indices of the sequences that it reads but does not update.
+        update: Computes the new tensors from the updated ones and the others.
         signal: The index of an input that is false where nothing is to be updated; it may be left out.
     """
     old = [site.x(index) for index in updated]
-    go = None if (given := site.optional(signal)) is None else _scalar(site, given)
+    go = None if (signal_value := site.optional(signal)) is None else _scalar(site, signal_value)
 
     def update_if(make: NodeMaker, tensors: Sequence[ir.Value]) -> Sequence[ir.Value]:
         new = update(make, tensors)
         return new if go is None else [make.op("Where", go, *pair) for pair in zip(new, tensors, strict=False)]
 
-    new = map_sequences(site, [*old, *(site.x(index) for index in read)], update_if)
+    new = map_sequences(site, [*old, *(site.x(index) for index in read_only)], update_if)
     for output, (before, after) in enumerate(zip(old, new, strict=True), start=1):
         return_sequence(site, before, after, output)
     flag = site.constant(value=True, dtype=ir.DataType.BOOL) if go is None else go
@@ -189,7 +190,7 @@ def _updated(
 
 
 def _scalar(site: Site, value: ir.Value) -> ir.Value:
-    """One number as a scalar, so that a weight keeps its own rank, be it 0."""
+    """One number as a scalar, so that a weight keeps its own rank, even 0."""
     return site.op("Reshape", value, site.int64([]))
 
 

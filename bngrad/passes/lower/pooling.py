@@ -1,6 +1,6 @@
 """Gradients of MaxPool and AveragePool in standard ONNX.
 
-Neither op is told the shape of X: it is in the type of dX, or that of the forward node's input.
+Neither op has the shape of X as an input: it is in the type of dX, or in that of the forward node's input.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 def refusal(node: ir.Node) -> str | None:
-    """The model must tell the spatial shape of X."""
+    """Refuses a node for which the model does not state the spatial shape of X."""
     if _data(node) is None:
         return (
             "the spatial shape of its output is unknown: it is not in the model, and there is no forward node "
-            f"of the name that {node.op_type} is called after; expected either"
+            f"with the name to which that of the {node.op_type} refers; expected either"
         )
     return None
 
 
 def average_refusal(node: ir.Node) -> str | None:
-    """The same, and ONNX Runtime's forward kernel must have the windows that ONNX's definition says."""
+    """Refuses the same, and windows for which ONNX Runtime's forward kernel differs from ONNX's definition."""
     if reason := refusal(node):
         return reason
     mode = read_attribute(node, "auto_pad", "NOTSET")
@@ -47,27 +47,27 @@ def average_refusal(node: ir.Node) -> str | None:
     kernel = read_attribute(node, "kernel_shape", ())
     if any(dilation != 1 for dilation in read_attribute(node, "dilations", ())):
         return _SAME.format("dilations")
-    strides, known = read_attribute(node, "strides", ()), spatial_sizes(_data(node), len(kernel))
-    for length, stride, size in zip(kernel, strides, known, strict=False):
+    strides, sizes = read_attribute(node, "strides", ()), spatial_sizes(_data(node), len(kernel))
+    for length, stride, size in zip(kernel, strides, sizes, strict=False):
         surplus = length - stride if size is None else (-(-size // stride) - 1) * stride + length - size
-        # ONNX has no padding then; ONNX Runtime halves it, towards 0, and leaves out that many elements in front.
+        # ONNX has no padding then; ONNX Runtime halves it, towards 0, and leaves out that many leading elements.
         if surplus + (mode == "SAME_LOWER") <= -2:
             return _SAME.format("strides beyond its kernel")
     return None
 
 
-_SAME = "it has auto_pad = SAME_* and {}, of which ONNX Runtime's AveragePool makes other windows; expected pads"
+_SAME = "it has auto_pad = SAME_* and {}, for which ONNX Runtime's AveragePool has other windows; expected pads"
 
 
 @lowering("MaxPoolGrad", domain="", refusal=refusal, attributes=MAX_POOL)
 def max_pool_grad(site: Site) -> Outputs:
-    """MaxPoolGrad(dY, indices) -> dX: zeros, with dY added where the flat indices say."""
+    """MaxPoolGrad(dY, indices) -> dX: zeros, with dY added at the flat indices."""
     dY, indices = site.x(0), site.x(1)
     x = _known_data(site)
     windows = windows_of(site, x, dY, site.attribute("kernel_shape", ()))
     covered = windows.fixed and not windows.overlap and not any(windows.unread)
     if covered and dY.dtype == ir.DataType.FLOAT and not _misjudged(windows, dY):
-        # Nothing to add up: three times as fast. Its kernel and pads only say how large X is.
+        # Nothing to add up: three times as fast. Its kernel and pads only determine the size of X.
         return [
             site.op(
                 "MaxUnpool",
@@ -79,7 +79,7 @@ def max_pool_grad(site: Site) -> Outputs:
             )
         ]
     shape = site.op("Concat", site.op("Shape", dY, start=0, end=2), spatial_shape(site, x, windows.rank), axis=0)
-    # ScatterElements adds in no type that is smaller.
+    # ScatterElements does not add in 16 bits.
     narrow = dY.dtype in SIXTEEN_BITS
     wide = ir.DataType.FLOAT if narrow else dY.dtype or ir.DataType.FLOAT
     size = site.reduce("ReduceProd", shape, [0], keepdims=True)
@@ -114,7 +114,7 @@ def average_pool_grad(site: Site) -> Outputs:
         if counts is not None:
             y = site.op("Mul", y, site.op("Div", number(kernel_size), counts))
         return [site.op("AveragePool", y, kernel_shape=kernel, pads=pads, count_include_pad=1)]
-    # Divided by the count: a product with 1 / count would be off by the rounding of that, the same way everywhere.
+    # Divided by the count: the rounding of 1 / count would be the same error everywhere.
     share = site.op("Div", y, number(kernel_size) if counts is None else counts)
     planes = reshape(site, share, -1, 1, out if len(out) == windows.rank else spatial(site, dY, windows.rank))
     ones = site.op("Expand", number(1.0), site.int64([1, 1, *kernel]))
@@ -124,12 +124,12 @@ def average_pool_grad(site: Site) -> Outputs:
 
 def _known_data(site: Site) -> ir.Value:
     x = _data(site.node)
-    assert x is not None, "or it was refused"  # noqa: S101
+    assert x is not None, "a node without it is refused"  # noqa: S101
     return x
 
 
 def _data(node: ir.Node) -> ir.Value | None:
-    """A value with the spatial shape of X, which is all that a gradient needs of it."""
+    """A value with the spatial shape of X, the only property of X that a gradient needs."""
     dX = node.outputs[0]
     if dX.shape is not None and None not in spatial_sizes(dX, 0):
         return dX
@@ -140,22 +140,22 @@ def _data(node: ir.Node) -> ir.Value | None:
 
 
 def _misjudged(windows: Windows, dY: ir.Value) -> bool:
-    """Whether the model has dY's shape wrong: below opset 22 onnx counts an empty last window of ceil_mode."""
+    """Tests whether the model has a wrong shape of dY: below opset 22 onnx counts an empty window of ceil_mode."""
     pairs = zip(windows.axes, spatial_sizes(dY, windows.rank), strict=True)
     return any(axis.out != size for axis, size in pairs if axis.out is not None and size is not None)
 
 
 def _all_count_alike(site: Site, windows: Windows) -> bool:
-    """Whether every window is sure to count all its elements."""
+    """Tests whether every window is sure to count all its elements."""
     loose = bool(site.attribute("ceil_mode", 0))
     include = bool(site.attribute("count_include_pad", 0))
     if include and (windows.same or not loose):
         return True
     for axis, (before, after) in zip(windows.axes, declared_pads(site, len(windows.axes)), strict=True):
         # Without ceil_mode no window reaches beyond the declared padding.
-        behind = after if axis.behind is None and not windows.same and not loose else axis.behind
+        end = after if axis.end is None and not windows.same and not loose else axis.end
         begin = axis.begin
-        if begin is None or behind is None or begin > before * include or behind > after * include:
+        if begin is None or end is None or begin > before * include or end > after * include:
             return False
     return True
 
@@ -165,16 +165,16 @@ def _counts(site: Site, windows: Windows, x: ir.Value) -> ir.Value:
     dY, rank = site.x(0), len(windows.axes)
     pads = declared_pads(site, rank) if site.attribute("count_include_pad", 0) else [(0, 0)] * rank
     shape = site.op("Add", spatial_shape(site, x, rank), site.int64([sum(both) for both in pads]))
-    one = like(site, 1.0, dY)
-    ones = site.op("Expand", one, site.op("Concat", site.int64([1, 1]), shape, axis=0))
+    unit = like(site, 1.0, dY)
+    ones = site.op("Expand", unit, site.op("Concat", site.int64([1, 1]), shape, axis=0))
     within = [
         replace(
             axis,
             begin=None if axis.begin is None else axis.begin - before,
-            behind=None if axis.behind is None else axis.behind - after,
+            end=None if axis.end is None else axis.end - after,
         )
         for axis, (before, after) in zip(windows.axes, pads, strict=True)
     ]
     data, padding = sliding.fit(site, replace(windows, axes=tuple(within)), ones, dY, None)
-    ones = site.op("Expand", one, site.int64([1, 1, *(axis.kernel or 1 for axis in windows.axes)]))
+    ones = site.op("Expand", unit, site.int64([1, 1, *(axis.kernel or 1 for axis in windows.axes)]))
     return site.op("Conv", data, ones, pads=padding, strides=windows.stride, dilations=windows.dilation)

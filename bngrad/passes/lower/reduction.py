@@ -1,4 +1,4 @@
-"""What the gradients of means are made of, in standard ONNX."""
+"""Scale, an op in the gradients of means, in standard ONNX."""
 
 from __future__ import annotations
 

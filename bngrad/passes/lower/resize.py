@@ -39,7 +39,7 @@ _REPEATS = {("asymmetric", "floor")} | {
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why a ResizeGrad cannot be lowered."""
+    """Returns the reason why a ResizeGrad cannot be lowered; None if it can."""
     policy = read_attribute(node, "keep_aspect_ratio_policy", "stretch")
     if _given_scales(node) is None and policy != "stretch":
         return f"it has keep_aspect_ratio_policy {policy!r} and no scales; expected stretch"
@@ -52,7 +52,7 @@ def refusal(node: ir.Node) -> str | None:
 
 
 def _axes_refusal(node: ir.Node) -> str | None:
-    """Why its axes, or its scales, are not those of its data."""
+    """Returns the reason why its axes or scales do not fit its data; None if they do."""
     rank = known_rank(node.inputs[:2]) or 0
     ranks = [len(shape) for value in node.inputs[:2] if (shape := known_shape(value)) is not None]
     if len(set(ranks)) > 1:
@@ -60,7 +60,7 @@ def _axes_refusal(node: ir.Node) -> str | None:
     axes = read_attribute(node, "axes", list(range(rank)))
     scales = constant_of(_given_scales(node))
     if scales is not None and scales.shape != (len(axes),):
-        return f"its scales are {scales.size} numbers; expected {len(axes)}, one an axis"
+        return f"its scales are {scales.size} numbers; expected {len(axes)}, one for each axis"
     if scales is not None and not (np.isfinite(scales) & (scales > 0)).all():
         return f"its scales are {scales.tolist()}; expected numbers above 0"
     return axes_refusal(axes, rank)
@@ -68,10 +68,10 @@ def _axes_refusal(node: ir.Node) -> str | None:
 
 @lowering("ResizeGrad", refusal=refusal, attributes=RESIZE)
 def resize_grad(site: Site) -> Outputs:
-    """ResizeGrad(dY, X, roi, scales) -> dX; without scales they are what the shapes say.
+    """ResizeGrad(dY, X, roi, scales) -> dX; without scales, the shapes determine them.
 
-    Where it repeated elements along the spatial axes, dX is the sum over each window, the fast form. Else it is a
-    linear map of each axis.
+    Where Resize repeated elements along the spatial axes, dX is the sum over each window, the fast form. Otherwise
+    it is a linear map of each axis.
     """
     dY, x = site.x(0), site.x(1)
     rank = known_rank([x, dY]) or 0
@@ -85,26 +85,26 @@ def resize_grad(site: Site) -> Outputs:
 
 
 def _repeats(site: Site, scales: list[float | None]) -> bool:
-    how = (
+    method = (
         site.attribute("coordinate_transformation_mode", "half_pixel"),
         site.attribute("nearest_mode", "round_prefer_floor"),
     )
     whole = all(scale is not None and scale >= 1 and scale == int(scale) for scale in scales)
     pools = site.x(1).dtype == ir.DataType.FLOAT and 3 <= len(scales) <= 5 and scales[:2] == [1, 1]
-    return site.attribute("mode", "nearest") == "nearest" and how in _REPEATS and whole and pools
+    return site.attribute("mode", "nearest") == "nearest" and method in _REPEATS and whole and pools
 
 
 def _scale(site: Site, axis: int, rank: int) -> float | None:
-    """The scale of an axis, 1 only if it stays as it is; None where it takes a run to tell."""
+    """The scale of an axis, 1 only if the axis does not change; None if it is known only at run time."""
     places = _places(site, rank)
     if axis not in places:
         return 1
     if _is_cropped(site):
         return None
-    given = _given_scales(site.node)
-    if given is not None:
-        known = constant_of(given)
-        return None if known is None else float(known[places.index(axis)])
+    scales = _given_scales(site.node)
+    if scales is not None:
+        numbers = constant_of(scales)
+        return None if numbers is None else float(numbers[places.index(axis)])
     before, after = (value.shape[axis] if value.shape is not None else None for value in (site.x(1), site.x(0)))
     if isinstance(before, int) and isinstance(after, int):
         return after / before if before else None
@@ -113,7 +113,7 @@ def _scale(site: Site, axis: int, rank: int) -> float | None:
 
 
 def _matrix(site: Site, axis: int, rank: int) -> ir.Value:
-    """What the Resize makes of an identity matrix along its second axis."""
+    """The result of the Resize for an identity matrix along its second axis."""
     dY, x = site.x(0), site.x(1)
     places = _places(site, rank)
     place = places.index(axis)
@@ -126,10 +126,10 @@ def _matrix(site: Site, axis: int, rank: int) -> ir.Value:
         roi = site.op("Concat", first, start, last, end, axis=0)
         roi.dtype = dtype_of(site.x(2))
         roi = site.cast(roi, ir.DataType.FLOAT)
-    given = _given_scales(site.node)
-    if given is not None:
-        one = site.constant([1], ir.DataType.FLOAT)
-        scales = site.op("Concat", one, _element(site, given, place), axis=0)
+    node_scales = _given_scales(site.node)
+    if node_scales is not None:
+        unit = site.constant([1], ir.DataType.FLOAT)
+        scales = site.op("Concat", unit, _element(site, node_scales, place), axis=0)
     else:
         sizes = site.op("Concat", size, dimension_of(site, dY, axis), axis=0)
     attributes = {name: site.node.attributes[name] for name in _SAME_FOR_A_MATRIX if name in site.node.attributes}
@@ -137,10 +137,10 @@ def _matrix(site: Site, axis: int, rank: int) -> ir.Value:
 
 
 def _given_scales(node: ir.Node) -> ir.Value | None:
-    """The scales; None where the shapes tell them, for which there may be an empty tensor instead."""
+    """The scales; None where the shapes determine them: scales are omitted, or an empty tensor."""
     scales = node.inputs[3] if len(node.inputs) > 3 else None
-    known = constant_of(scales)
-    return None if known is not None and not known.size else scales
+    numbers = constant_of(scales)
+    return None if numbers is not None and not numbers.size else scales
 
 
 def _element(site: Site, vector: ir.Value, place: int) -> ir.Value:
@@ -148,7 +148,7 @@ def _element(site: Site, vector: ir.Value, place: int) -> ir.Value:
 
 
 def _places(site: Site, rank: int) -> list[int]:
-    """The axes that scales and the roi are of, in their order."""
+    """The axes of the scales and the roi, in their order."""
     return [axis % rank for axis in site.attribute("axes", range(rank))]
 
 

@@ -22,15 +22,15 @@ def spatial_sizes(value: ir.Value | None, rank: int) -> tuple[int | None, ...]:
 
 def spatial(site: Site, value: ir.Value, rank: int) -> list[int] | ir.Value:
     """The spatial dimensions, as numbers if all are known."""
-    known = [size for size in spatial_sizes(value, rank) if size is not None]
-    return known if len(known) == rank else site.op("Shape", value, start=2)
+    sizes = [size for size in spatial_sizes(value, rank) if size is not None]
+    return sizes if len(sizes) == rank else site.op("Shape", value, start=2)
 
 
 def number(site: Site, value: ir.Value, rank: int) -> int | ir.Value:
-    """How many elements an image of one channel has, as a number if it is known, else as a vector of one."""
-    known = [size for size in spatial_sizes(value, rank) if size is not None]
+    """The number of elements of one channel of an image: an int if it is known, else a vector of one element."""
+    sizes = [size for size in spatial_sizes(value, rank) if size is not None]
     return (
-        prod(known) if len(known) == rank else site.op("ReduceProd", site.op("Shape", value, start=2), keepdims=1)
+        prod(sizes) if len(sizes) == rank else site.op("ReduceProd", site.op("Shape", value, start=2), keepdims=1)
     )
 
 
@@ -49,10 +49,10 @@ def reshape(site: Site, value: ir.Value, *parts: int | Sequence[int] | ir.Value)
     """Reshapes to parts that follow each other.
 
     Args:
-        site: Where.
-        value: What to reshape.
-        parts: Each numbers as Reshape takes them (0 for a dimension that stays, -1 for what is left), or a part of
-            a shape that is computed. -1 is for where no other dimension is 0: not beside the batch, which may be.
+        site: The node that is lowered.
+        value: The value.
+        parts: Each numbers as Reshape takes them (0 for a dimension that stays, -1 for the rest), or a computed
+            part of a shape. -1 requires that no other dimension is 0: not beside the batch, which may be.
     """
     pieces: list[ir.Value | list[int]] = []
     for part in parts:
@@ -69,9 +69,9 @@ def reshape(site: Site, value: ir.Value, *parts: int | Sequence[int] | ir.Value)
 
 
 def by_image(site: Site, value: ir.Value, *parts: int | Sequence[int] | ir.Value) -> ir.Value:
-    """Reshapes [N, ...] to N and what follows, where N may be 0.
+    """Reshapes [N, ...] to N and the parts, where N may be 0.
 
-    N is computed where another part is: ONNX Runtime writes -1 for the only part of a shape that it does not know.
+    N is computed where another part is: ONNX Runtime writes -1 for the only unknown part of a shape.
     """
     if any(isinstance(part, ir.Value) for part in parts):
         return reshape(site, value, site.op("Shape", value, end=1), *parts)

@@ -1,4 +1,4 @@
-"""One training op that is lowered: what a lowering reads, and makes its nodes with."""
+"""One training op that is lowered: gives a lowering access to the node, and inserts its new nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Site(Emitter, NodeSite):
-    """A node of ORT's training dialect, and the place where its standard form goes.
+    """A node of ORT's training dialect, before which its standard form is inserted.
 
     Args:
         node: The node.
@@ -31,16 +31,16 @@ class Site(Emitter, NodeSite):
         self.opset = context.opset
 
     def reduce(self, op_type: str, x: ir.Value, axes: Sequence[int], *, keepdims: bool) -> ir.Value:
-        """Makes a reduction over axes, which only ReduceSum takes as an input at opsets below 18."""
+        """Inserts a reduction over axes, which only ReduceSum takes as an input at opsets below 18."""
         if self.opset < 18 and op_type != "ReduceSum":
             return self.op(op_type, x, axes=list(axes), keepdims=int(keepdims))
         return self.op(op_type, x, self.int64(list(axes)), keepdims=int(keepdims))
 
 
 def forward_node(node: ir.Node) -> ir.Node | None:
-    """The forward node that a gradient node was made for, as both builders name them: ``<forward>_Grad/<op>_<i>``.
+    """The forward node of a gradient node, as both builders name them: ``<forward>_Grad/<op>_<i>``.
 
-    None where there is none of that name in the same graph.
+    None if the same graph has no node of that name.
     """
     name = forward_node_name(node.name or "")
     if name is None or node.graph is None:

@@ -20,14 +20,16 @@ _PARTS = ("starts", "ends", "axes", "steps")
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why a SliceGrad cannot be lowered."""
+    """Returns the reason why a SliceGrad cannot be lowered; None if it can."""
     shape, *numbers = _slices(node)
     axes = numbers[-1]
     has_steps = len(node.inputs) > 5 and node.inputs[5] is not None
     numbers.append(known_integers(node, 5) if has_steps else None)
-    known = {len(each) for each in numbers if each is not None}
-    if len(known) > 1:
-        counts = [f"{len(each)} {what}" for each, what in zip(numbers, _PARTS, strict=True) if each is not None]
+    lengths = {len(values) for values in numbers if values is not None}
+    if len(lengths) > 1:
+        counts = [
+            f"{len(values)} {what}" for values, what in zip(numbers, _PARTS, strict=True) if values is not None
+        ]
         return f"it has {', '.join(counts[:-1])} and {counts[-1]}; expected as many of each"
     reason = axes_refusal(axes, len(shape)) if shape is not None and axes is not None else None
     return reason or indexing.refusal(node)
@@ -37,8 +39,8 @@ def refusal(node: ir.Node) -> str | None:
 def slice_grad(site: Site) -> Outputs:
     """SliceGrad(dY, shape, starts, ends, axes, steps) -> dX of the shape: dX[slice] = dY, else 0.
 
-    Where all steps are 1, dX is dY with zeros around it. Else the elements go to where a Slice of their positions
-    says that they came from.
+    Where all steps are 1, dX is dY with zeros around it. Otherwise the same Slice of the positions in X gives the
+    positions of the elements.
     """
     steps = constant_of(site.optional(5))
     if site.optional(5) is None or (steps is not None and (steps == 1).all()):
@@ -51,7 +53,7 @@ def slice_grad(site: Site) -> Outputs:
 
 
 def _pads(site: Site) -> list[int] | None:
-    """The zeros in front of each axis, then those behind; None where it takes a run to tell."""
+    """The zeros before each axis, then those after; None if they are known only at run time."""
     shape, starts, ends, axes = _slices(site.node)
     if shape is None or starts is None or ends is None or axes is None:
         return None
@@ -80,8 +82,8 @@ def _padded_at_run_time(site: Site) -> ir.Value:
     start = site.cast(site.x(2), ir.DataType.INT64)
     begin = site.op("Where", site.op("Less", start, zero), site.op("Add", start, size), start)
     begin = site.op("Min", site.op("Max", begin, zero), size)
-    behind = site.op("Sub", site.op("Sub", size, begin), length)
-    return site.op("Pad", dY, pads_of_all_axes(site, site.op("Concat", begin, behind, axis=0), axes, dY))
+    end = site.op("Sub", site.op("Sub", size, begin), length)
+    return site.op("Pad", dY, pads_of_all_axes(site, site.op("Concat", begin, end, axis=0), axes, dY))
 
 
 def _scattered(site: Site) -> ir.Value:
@@ -91,12 +93,12 @@ def _scattered(site: Site) -> ir.Value:
     positions = site.op("Reshape", site.op("Range", site.int64(0), count, site.int64(1)), shape, allowzero=1)
     starts, ends, axes, steps = (site.optional(index) for index in range(2, 6))
     if axes is None and steps is not None:
-        # Without axes, ONNX Runtime's optimizer takes a Slice from 0 to the end for one that takes everything.
-        known = known_dimension(starts, 0) if starts is not None else None
+        # Without axes, ONNX Runtime's optimizer removes a Slice from 0 to the end, whatever its steps.
+        length = known_dimension(starts, 0) if starts is not None else None
         axes = (
             site.op("Range", site.int64(0), site.op("Size", starts), site.int64(1))
-            if known is None
-            else site.int64(list(range(known)))
+            if length is None
+            else site.int64(list(range(length)))
         )
     taken = site.op("Reshape", site.op("Slice", positions, starts, ends, axes, steps), flat)
     placed = site.op("ScatterElements", nothing, taken, site.op("Reshape", dY, flat), axis=0)

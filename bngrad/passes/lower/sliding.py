@@ -1,4 +1,4 @@
-"""Sliding windows over data, and back: what the gradients of convolutions and pools have in common."""
+"""Sliding windows over data, and their transpose, for the gradients of convolutions and pools."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ def spread(
     group: int = 1,
     kernel: ir.Value | None = None,
 ) -> ir.Value:
-    """Adds up w y over all windows, each where it is: the transpose of Conv.
+    """Adds up w y over all windows, each at its position: the transpose of Conv.
 
     Args:
-        site: Where.
+        site: The node that is lowered.
         windows: The windows over x.
-        y: What has an element for each window.
-        x: What the result has the spatial shape of.
+        y: The tensor with an element for each window.
+        x: A tensor with the spatial shape of the result.
         w: The weights.
         group: As of Conv.
-        kernel: What has the spatial shape of the kernel, if that takes a run to tell.
+        kernel: A tensor with the spatial shape of the kernel, if that is known only at run time.
     """
     attributes = {"strides": windows.stride, "dilations": windows.dilation, "group": group}
     if windows.fixed:
         return site.op("ConvTranspose", y, w, pads=windows.pads, output_padding=windows.unread, **attributes)
-    begin, behind = windows.at_run_time(site, x, y, kernel)
+    begin, end = windows.at_run_time(site, x, y, kernel)
     whole = site.op("ConvTranspose", y, w, **attributes)
-    return _pad(site, whole, site.op("Neg", begin), site.op("Neg", behind))
+    return _pad(site, whole, site.op("Neg", begin), site.op("Neg", end))
 
 
 def fit(
     site: Site, windows: Windows, x: ir.Value, y: ir.Value, kernel: ir.Value | None = None
 ) -> tuple[ir.Value, list[int]]:
-    """The data, and the pads that make of it what the windows span: with what is in no window still behind it."""
+    """The data, and the pads that extend it to the span of the windows; unread elements at the end stay."""
     if windows.fixed:
         return x, windows.pads
     return span(site, windows, x, y, kernel), [0] * (2 * windows.rank)
 
 
 def span(site: Site, windows: Windows, x: ir.Value, y: ir.Value, kernel: ir.Value | None = None) -> ir.Value:
-    """What the windows span: the data with zeros around it, without what is in no window."""
+    """The span of the windows: the data with zeros around it, without the elements that are in no window."""
     if not windows.fixed:
         return _pad(site, x, *windows.at_run_time(site, x, y, kernel))
     begin = [axis.begin or 0 for axis in windows.axes]
-    behind = [axis.behind or 0 for axis in windows.axes]
-    return _pad(site, x, site.int64(begin), site.int64(behind)) if any((*begin, *behind)) else x
+    end = [axis.end or 0 for axis in windows.axes]
+    return _pad(site, x, site.int64(begin), site.int64(end)) if any((*begin, *end)) else x
 
 
 def crop(site: Site, value: ir.Value, like: ir.Value, rank: int) -> ir.Value:
@@ -65,7 +65,7 @@ def crop(site: Site, value: ir.Value, like: ir.Value, rank: int) -> ir.Value:
     return site.op("Slice", value, site.int64([0] * rank), spatial_shape(site, like, rank), axes)
 
 
-def _pad(site: Site, x: ir.Value, begin: ir.Value, behind: ir.Value) -> ir.Value:
-    """Adds zeros to both ends of every spatial dimension, or takes away where the number is negative."""
+def _pad(site: Site, x: ir.Value, begin: ir.Value, end: ir.Value) -> ir.Value:
+    """Adds zeros to both ends of every spatial dimension, or removes elements where the number is negative."""
     none = site.int64([0, 0])
-    return site.op("Pad", x, site.op("Concat", none, begin, none, behind, axis=0))
+    return site.op("Pad", x, site.op("Concat", none, begin, none, end, axis=0))

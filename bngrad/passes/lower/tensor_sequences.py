@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from bngrad.passes.lower.site import Site
 
     Compute = Callable[[NodeMaker, Sequence[ir.Value]], Sequence[ir.Value]]
-    """Makes the nodes for the tensors at one place of several sequences, and returns the results."""
+    """Inserts the nodes for the tensors at one index of several sequences, and returns the results."""
 
 
 class _Body(NodeMaker):
-    """Makes the nodes of a Loop's body."""
+    """Creates the nodes of a Loop's body."""
 
     def __init__(self, context: Context, prefix: str) -> None:
         super().__init__(context.names, prefix)
@@ -30,7 +30,7 @@ class _Body(NodeMaker):
         self.nodes: list[ir.Node] = []
 
     def _place(self, node: ir.Node) -> None:
-        self._context.ours += node.domain == DOMAIN
+        self._context.bngrad_ops += node.domain == DOMAIN
         self.nodes.append(node)
 
     def value(self, what: str, type_: ir.TypeProtocol, shape: ir.Shape | None = None) -> ir.Value:
@@ -38,7 +38,7 @@ class _Body(NodeMaker):
 
 
 def elements_of(sequence: ir.Value) -> Sequence[ir.Value] | None:
-    """The tensors of a sequence that a SequenceConstruct makes; None for any other."""
+    """The tensors of a sequence that a SequenceConstruct creates; None for any other."""
     node = sequence.producer()
     if node is None or node.domain or node.op_type != "SequenceConstruct" or None in node.inputs:
         return None
@@ -48,17 +48,17 @@ def elements_of(sequence: ir.Value) -> Sequence[ir.Value] | None:
 def map_sequences(site: Site, sequences: Sequence[ir.Value], compute: Compute) -> list[ir.Value]:
     """Returns a sequence for each result of a computation on the tensors of several sequences of one length.
 
-    All tensors at one place have one shape, and float elements. In a Loop a tensor of another number of elements
-    than the first's, or a sequence that is shorter than another, fails at run time.
+    All tensors at one index have one shape, and float elements. In a Loop a tensor with another number of elements
+    than the first, or a sequence that is shorter than another, fails at run time.
     """
     unrolled = [elements_of(sequence) for sequence in sequences]
-    known = [tensors for tensors in unrolled if tensors is not None]
-    if len(known) < len(unrolled):
+    elements = [tensors for tensors in unrolled if tensors is not None]
+    if len(elements) < len(unrolled):
         return _loop(site, sequences, compute)
-    if len(set(map(len, known))) > 1:
-        reason = f"its sequences have {' and '.join(str(len(tensors)) for tensors in known)} tensors"
+    if len(set(map(len, elements))) > 1:
+        reason = f"its sequences have {' and '.join(str(len(tensors)) for tensors in elements)} tensors"
         raise_refusals([(site.node, f"{reason}; expected one number")])
-    results = zip(*(compute(site, tensors) for tensors in zip(*known, strict=True)), strict=True)
+    results = zip(*(compute(site, tensors) for tensors in zip(*elements, strict=True)), strict=True)
     return [_typed(site.op("SequenceConstruct", *values)) for values in results]
 
 
@@ -71,7 +71,7 @@ def concatenated(site: Site, sequence: ir.Value) -> ir.Value:
 
 
 def return_sequence(site: Site, old: ir.Value, new: ir.Value, output: int | None = None) -> None:
-    """Makes the new tensors of a sequence graph outputs, if the old ones are given to the graph.
+    """Makes the new tensors of a sequence graph outputs, if the old ones are graph inputs or initializers.
 
     Args:
         site: The node that updates the sequence.

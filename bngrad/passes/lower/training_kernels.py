@@ -1,4 +1,4 @@
-"""Which of its own training ops ONNX Runtime's training build can run on a CPU: its builder emits more of them.
+"""The training ops that ONNX Runtime's training build can run on a CPU; its gradient builder emits more of them.
 
 Measured on onnxruntime-training-cpu 1.19.2.
 """
@@ -13,7 +13,7 @@ _NONE = ("ConvTransposeGrad", "ResizeGrad")
 
 
 def has_kernel(node: ir.Node) -> bool:
-    """Whether the training build has a kernel on a CPU for a node of a training op that stock ORT lacks."""
+    """Returns whether the training build has a CPU kernel for a node of a training op that stock ORT lacks."""
     if node.op_type in _NONE:
         return False
     if node.op_type == "SliceGrad" and not _goes_forward(node):
@@ -23,7 +23,7 @@ def has_kernel(node: ir.Node) -> bool:
 
 
 def _goes_forward(slice_grad: ir.Node) -> bool:
-    """Whether all steps are known to be positive; the kernel takes a negative one for an enormous one."""
+    """Tests whether all steps are known to be positive; the kernel reads a negative one as an enormous one."""
     steps = slice_grad.inputs[5] if len(slice_grad.inputs) > 5 else None
     numbers = constant_of(steps)
     return steps is None or (numbers is not None and bool((numbers > 0).all()))

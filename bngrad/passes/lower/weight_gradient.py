@@ -1,6 +1,6 @@
-"""The gradient of a convolution by its weights, dW = sum of dY X over all windows.
+"""The gradient of a convolution with respect to its weights, dW = sum of dY X over all windows.
 
-It has several forms. `weight_gradient` takes what is fastest; tests/bench/bench_conv_grad.py measures them.
+It has several forms. `weight_gradient` takes the fastest; tests/bench/bench_conv_grad.py measures them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def weight_gradient(operands: ConvolutionOperands) -> ir.Value:
     if operands.depthwise:
         return depthwise.weight_gradient(operands)
     if windows.dense and windows.opposite_pads is not None:
-        # More channels are more to copy, but in the end it has the faster way to the shape of W.
+        # With more channels it copies more, but its result is faster to convert to the shape of W.
         fewer = m <= c if number is None else (m - c) * number <= m * c
         return over_gradient(operands) if fewer else over_data(operands)
     return over_data(operands)
@@ -63,8 +63,8 @@ def product(operands: ConvolutionOperands) -> ir.Value:
 def over_data(operands: ConvolutionOperands) -> ir.Value:
     """Conv of X with dY as its kernel and the channels last: [M, *kernel, C / group].
 
-    Conv makes a matrix with a column for each element of its result. With images for channels those would be the
-    kernel's alone, too few to be fast; with the channels of X as one more spatial dimension they are C times as
+    Conv builds a matrix with a column for each element of its result. With images for channels those would be only
+    the kernel's, too few to be fast; with the channels of X as one more spatial dimension they are C times as
     many.
     """
     site, windows, rank = operands.site, operands.windows, operands.windows.rank
@@ -79,13 +79,13 @@ def over_data(operands: ConvolutionOperands) -> ir.Value:
 def over_gradient(operands: ConvolutionOperands) -> ir.Value:
     """Stride 1: the same with X and dY exchanged, [C, *kernel, M / group] with the kernel reversed.
 
-    Conv copies its data once for each kernel element, so these should be what has fewer channels; of small images
-    it matters more that the elements of its result are brought into place a row at a time.
+    Conv copies its data once for each kernel element, so its data should be the tensor with fewer channels; for
+    small images it matters more that the elements of its result are moved a row at a time.
     """
     site, windows, group = operands.site, operands.windows, operands.group
     m, kernel_size = operands.m // group, prod(operands.kernel)
     pads = windows.opposite_pads
-    assert pads is not None, "it is for windows that have them"  # noqa: S101
+    assert pads is not None, "`weight_gradient` checks it"  # noqa: S101
     dW = reshape(site, _correlate(operands, operands.y, operands.x, m, pads), group * operands.c, kernel_size, m)
     dW = site.op("Gather", dW, site.int64(list(reversed(range(kernel_size)))), axis=1)
     if group > 1:
@@ -98,7 +98,7 @@ def over_gradient(operands: ConvolutionOperands) -> ir.Value:
 
 
 def exchanged(operands: ConvolutionOperands) -> ir.Value:
-    """Conv of X [C / group, group * N, ...] with the kernel dY [M, N, ...]: whatever is known."""
+    """Conv of X [C / group, group * N, ...] with the kernel dY [M, N, ...], for any windows and shapes."""
     site, windows, rank = operands.site, operands.windows, operands.windows.rank
     swap = [1, 0, *range(2, 2 + rank)]
     x, pads = sliding.fit(site, windows, operands.x, operands.y, operands.w)
@@ -118,7 +118,7 @@ def _met(operands: ConvolutionOperands) -> ir.Value:
     """A kernel of one element: the elements of X that are in a window."""
     site, windows, x = operands.site, operands.windows, operands.x
     if not windows.dense:
-        # The fastest op that takes every so many elements: Slice copies them one by one.
+        # The fastest op that takes every n-th element: Slice copies them one by one.
         x = site.op("AveragePool", x, kernel_shape=[1] * windows.rank, strides=windows.stride)
     return sliding.crop(site, x, operands.y, windows.rank) if windows.leftover(windows.stride) else x
 

@@ -1,9 +1,9 @@
 """The windows that convolutions and pools slide over their data, as a lowering sees them.
 
 Along one spatial dimension, kernel element k of window o meets the data at o stride + k dilation - begin. All
-windows together span (out - 1) stride + (kernel - 1) dilation + 1 positions: `begin` of them in front of the data,
-and `behind` of them behind it, which is negative where the last elements are in no window. Both are numbers where
-attributes and static shapes tell; else `Windows.at_run_time` computes them.
+windows together span (out - 1) stride + (kernel - 1) dilation + 1 positions: `begin` of them before the data, and
+`end` of them after it, which is negative where the last elements are in no window. Both are numbers where
+attributes and static shapes determine them; otherwise `Windows.at_run_time` computes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bngrad.passes.lower.site import Site
 
 Known: TypeAlias = int | None
-"""A number, or None where only a run tells it."""
+"""A number, or None if it is known only at run time."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Axis:
     """The windows along one spatial dimension."""
 
     size: Known
-    """Of the data."""
+    """The size of the data."""
     out: Known
     """The number of windows."""
     kernel: Known
@@ -38,15 +38,15 @@ class Axis:
     stride: int
     dilation: int
     begin: Known
-    behind: Known
+    end: Known
     at_most: Known
-    """No less than `behind`, and known more often."""
+    """An upper bound of `end`, known more often."""
     output_padding: int = 0
-    """Of a ConvTranspose, whose output is the data: what it adds behind the span."""
+    """The elements after the span that a ConvTranspose adds to its output, which is the data."""
 
     @property
     def inside(self) -> bool:
-        """Whether no window extends beyond the data."""
+        """True if no window extends beyond the data."""
         return self.begin is not None and self.begin <= 0 and self.at_most is not None and self.at_most <= 0
 
 
@@ -56,14 +56,14 @@ class Windows:
 
     axes: tuple[Axis, ...]
     same: bool
-    """Whether padding is what auto_pad or output_shape makes it; else it is declared."""
+    """True if auto_pad or output_shape determines the padding, False if it is declared."""
     upper: bool
-    """If `same`: whether the odd element goes behind the data."""
+    """True if, with `same`, the odd element goes after the data."""
 
     @property
     def fixed(self) -> bool:
-        """Whether all padding is known."""
-        return all(axis.begin is not None and axis.behind is not None for axis in self.axes)
+        """True if all padding is known."""
+        return all(axis.begin is not None and axis.end is not None for axis in self.axes)
 
     @property
     def rank(self) -> int:
@@ -72,12 +72,12 @@ class Windows:
 
     @property
     def inside(self) -> bool:
-        """Whether no window extends beyond the data."""
+        """True if no window extends beyond the data."""
         return all(axis.inside for axis in self.axes)
 
     @property
     def overlap(self) -> bool:
-        """Whether two windows may have an element in common."""
+        """True if two windows may have an element in common."""
         return any(
             axis.out != 1 and (length is None or axis.stride < length)
             for axis, length in zip(self.axes, self.dilated_kernel, strict=True)
@@ -85,40 +85,40 @@ class Windows:
 
     @property
     def tile(self) -> bool:
-        """Whether each element is in one window, and the windows have no other."""
+        """True if each element is in exactly one window, and the windows have no other elements."""
         return all(
-            axis.begin == axis.behind == 0 and axis.dilation == 1 and (axis.kernel == axis.stride or axis.out == 1)
+            axis.begin == axis.end == 0 and axis.dilation == 1 and (axis.kernel == axis.stride or axis.out == 1)
             for axis in self.axes
         )
 
     @property
     def pointwise(self) -> bool:
-        """Whether each window is one element of the data."""
+        """True if each window is one element of the data."""
         return self.inside and all(axis.kernel == 1 for axis in self.axes)
 
     @property
     def dense(self) -> bool:
-        """Whether there is a window at every element."""
+        """True if a window starts at every element."""
         return all(axis.stride == 1 for axis in self.axes)
 
     @property
     def number(self) -> Known:
-        """How many windows there are, of one image."""
+        """The number of windows of one image."""
         return _product([axis.out for axis in self.axes])
 
     @property
     def size(self) -> Known:
-        """How many elements one image has in a channel."""
+        """The number of elements of one channel of an image."""
         return _product([axis.size for axis in self.axes])
 
     @property
     def stride(self) -> list[int]:
-        """For an attribute."""
+        """The attribute strides."""
         return [axis.stride for axis in self.axes]
 
     @property
     def dilation(self) -> list[int]:
-        """For an attribute."""
+        """The attribute dilations."""
         return [axis.dilation for axis in self.axes]
 
     @property
@@ -128,35 +128,35 @@ class Windows:
 
     @property
     def pads(self) -> list[int]:
-        """The padding that the windows need, for an attribute; only if it is fixed."""
-        return [*(axis.begin or 0 for axis in self.axes), *(max(axis.behind or 0, 0) for axis in self.axes)]
+        """The attribute pads that the windows need; only if the padding is fixed."""
+        return [*(axis.begin or 0 for axis in self.axes), *(max(axis.end or 0, 0) for axis in self.axes)]
 
     @property
     def unread(self) -> list[int]:
         """The elements at the end that are in no window; only if the padding is fixed."""
-        return [max(-(axis.behind or 0), 0) for axis in self.axes]
+        return [max(-(axis.end or 0), 0) for axis in self.axes]
 
     def leftover(self, steps: Sequence[int]) -> bool:
-        """Whether an op that walks over the data in steps gets at elements that are in no window."""
+        """Returns whether an op that walks over the data in steps reads elements that are in no window."""
         return self.fixed and any(unread >= step for unread, step in zip(self.unread, steps, strict=True))
 
     @property
     def opposite_pads(self) -> list[int] | None:
-        """With stride 1, the padding of y for which Conv over it gives all of x; None if some is negative."""
-        lengths = [known for known in self.dilated_kernel if known is not None]
+        """With stride 1, the padding of y with which Conv over it computes all of x; None if some is negative."""
+        lengths = [length for length in self.dilated_kernel if length is not None]
         if not self.fixed or len(lengths) < self.rank:
             return None
         begin = [r - 1 - (axis.begin or 0) for r, axis in zip(lengths, self.axes, strict=True)]
-        behind = [r - 1 - (axis.behind or 0) for r, axis in zip(lengths, self.axes, strict=True)]
-        return [*begin, *behind] if min(*begin, *behind) >= 0 else None
+        end = [r - 1 - (axis.end or 0) for r, axis in zip(lengths, self.axes, strict=True)]
+        return [*begin, *end] if min(*begin, *end) >= 0 else None
 
     def at_run_time(self, site: Site, x: ir.Value, y: ir.Value, w: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-        """Computes begin and behind.
+        """Computes begin and end.
 
         Args:
-            site: Where.
+            site: The node that is lowered.
             x: The data.
-            y: What has an element for each window.
+            y: The tensor with an element for each window.
             w: The weights, whose spatial shape is the kernel's; None for a pool.
         """
         steps = site.op("Sub", spatial_shape(site, y, self.rank), site.int64(1))
@@ -183,5 +183,5 @@ class Windows:
 
 
 def _product(numbers: Sequence[Known]) -> Known:
-    known = [number for number in numbers if number is not None]
-    return prod(known) if len(known) == len(numbers) else None
+    factors = [number for number in numbers if number is not None]
+    return prod(factors) if len(factors) == len(numbers) else None

@@ -1,1 +1,1 @@
-"""Passes that make a training graph faster and change no result."""
+"""Passes that make a training graph faster without changing its results."""

@@ -1,4 +1,4 @@
-"""A gradient's contributions are added one after the other, and not all at once.
+"""Adds a gradient's contributions one after the other, and not all at once.
 
 ::
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 class ChainSumsPass(RewritePass):
     """Rewrites every Sum by which a gradient builder accumulates, in the order of its inputs.
 
-    Leaves alone: a Sum of the forward model, and one of a single value.
+    Does not change: a Sum of the forward model, and one of a single value.
     """
 
     def matches(self, node: ir.Node) -> bool:
-        """See `RewritePass`."""
+        """Returns whether a node is a Sum of several values by which a gradient builder accumulates."""
         accumulates = node.op_type == "Sum" and node.domain == "" and is_accumulation_node_name(node.name or "")
         return accumulates and len(node.inputs) > 1 and all(value is not None for value in node.inputs)
 
     def refusal(self, node: ir.Node) -> str | None:
-        """None: every one can be."""
+        """Returns None: every such Sum can be rewritten."""
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
-        """See `RewritePass`."""
+        """Rewrites a Sum as a chain of Adds."""
         site = Site(node, context)
         total, *others = (value for value in node.inputs if value is not None)
         for value in others:

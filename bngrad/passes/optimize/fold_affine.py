@@ -1,13 +1,13 @@
-"""A scale and a shift behind a batch norm become part of it.
+"""Folds a scale and a shift after a batch norm into its parameters.
 
 ::
 
     Y = BatchNormalization(X, scale, bias, ...);  A = Mul(Y, v);  B = Add(A, t)
     =>  B = BatchNormalization(X, scale * v, bias * v + t, ...)
 
-Networks that came from Caffe have this behind every batch norm. It is the same function of the same parameters,
-and two passes over the data are left out on the way forward, and four on the way back: v and t get their gradients
-from those of the batch norm's own parameters.
+Networks that came from Caffe have these after every batch norm. The function and its parameters stay the same. The
+forward pass saves two passes over the data and the backward pass four: v and t get their gradients from those of
+the batch norm's own parameters.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class FoldAffinePass(ir.passes.InPlacePass):
-    """Folds every scale and shift into the batch norm in front of it, in the main graph.
+    """Folds every scale and shift into the batch norm before it, in the main graph.
 
-    Matches: a BatchNormalization whose Y is read by one Mul or Add alone and is no output of the graph, where the
+    Matches: a BatchNormalization whose Y only one Mul or Add reads and is not an output of the graph, where the
     other operand is an input or initializer, perhaps unsqueezed, with one element for each channel by its shape.
-    Guarantees: none of these is left; the output of the last one keeps its name.
+    Guarantees: no such Mul or Add is left; the output of the last one keeps its name.
 
     Args:
-        names: Where new names come from; by default those that the model does not have.
+        names: The source of new names; by default those that the model does not have.
     """
 
     def __init__(self, names: Names | None = None) -> None:
@@ -44,17 +44,17 @@ class FoldAffinePass(ir.passes.InPlacePass):
         names = self._names or Names(model)
         folded: list[ir.Node] = []
         for node in _batch_norms(model.graph):
-            while (found := _follower(node)) is not None:
-                _fold(node, *found, names)
-                folded.append(found[0])
+            while (follower := _follower(node)) is not None:
+                _fold(node, *follower, names)
+                folded.append(follower[0])
         remove_unused(folded)
         return ir.passes.PassResult(model, modified=bool(folded))
 
     def ensures(self, model: ir.Model) -> None:
-        """No batch norm has a scale or a shift behind it that can be folded."""
+        """No batch norm is followed by a scale or a shift that can be folded."""
         for node in _batch_norms(model.graph):
-            if (found := _follower(node)) is not None:
-                raise ir.passes.PostconditionError(f"{found[0].name} is still behind {node.name}")
+            if (follower := _follower(node)) is not None:
+                raise ir.passes.PostconditionError(f"{follower[0].name} still follows {node.name}")
 
 
 def _batch_norms(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -62,7 +62,7 @@ def _batch_norms(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def _follower(batch_norm: ir.Node) -> tuple[ir.Node, int, ir.Value] | None:
-    """The Mul or Add that can be folded into a batch norm, which of its inputs Y is, and what it takes besides."""
+    """The Mul or Add that can be folded into a batch norm, the index of its input Y, and its other operand."""
     y = batch_norm.outputs[0]
     uses = y.uses()
     if len(uses) != 1 or y.is_graph_output():
@@ -81,21 +81,21 @@ def _parameter(operand: ir.Value | None, batch_norm: ir.Node) -> ir.Value | None
     shape, channels = static_shape(operand), static_shape(scale)
     if operand is None or x is None or x.shape is None or scale is None or shape is None or channels is None:
         return None
-    # Broadcasting aligns the last dimensions, so that those behind the channels have to be 1.
-    wanted = (*channels, *[1] * (len(x.shape) - 2))
-    if shape not in (wanted, (1, *wanted)) or operand.dtype != scale.dtype:
+    # Broadcasting aligns the last dimensions, so that those after the channels have to be 1.
+    expected = (*channels, *[1] * (len(x.shape) - 2))
+    if shape not in (expected, (1, *expected)) or operand.dtype != scale.dtype:
         return None
     maker = operand.producer()
     if maker is None:
         return operand
     # A computed value may be computed after the batch norm; a parameter is there from the start.
     vector = maker.inputs[0] if maker.op_type == "Unsqueeze" else None
-    given = vector is not None and vector.producer() is None and static_shape(vector) == channels
-    return vector if given else None
+    is_parameter = vector is not None and vector.producer() is None and static_shape(vector) == channels
+    return vector if is_parameter else None
 
 
 def _fold(batch_norm: ir.Node, after: ir.Node, index: int, parameter: ir.Value, names: Names) -> None:
-    """Makes the node behind a batch norm part of it; nothing reads that node then."""
+    """Folds the node after a batch norm into it; nothing reads that node then."""
     graph, y = owner(batch_norm), batch_norm.outputs[0]
     vector = _vector(parameter, batch_norm, names)
     for slot in (1, 2) if after.op_type == "Mul" else (2,):
@@ -113,7 +113,7 @@ def _fold(batch_norm: ir.Node, after: ir.Node, index: int, parameter: ir.Value, 
 
 
 def _vector(parameter: ir.Value, batch_norm: ir.Node, names: Names) -> ir.Value:
-    """A parameter as a vector over the channels, made in front of the batch norm."""
+    """A parameter as a vector over the channels, computed before the batch norm."""
     channels = static_shape(batch_norm.inputs[1])
     assert channels is not None, "see `_parameter`"  # noqa: S101
     if static_shape(parameter) == channels:

@@ -1,10 +1,10 @@
-"""The nodes of a graph in the order of their depth, which makes ONNX Runtime keep less in memory.
+"""Sorts the nodes of a graph by depth, so that ONNX Runtime keeps less in memory.
 
 ONNX Runtime does not run nodes as they are listed. It goes back from the last of the nodes whose results nothing
-reads, from each node to that input first whose producer is listed last, and runs a node when all its inputs are
-there: what is listed last is run first. So a mask of a forward value, or transposed weights, listed in front of
-the node that takes them and behind the gradient that it takes too, are made before the whole way back to that
-gradient, and kept. By depth, which is the longest way from a source, the gradient is listed last.
+reads, from each node first to the input whose producer is listed last, and runs a node when all its inputs are
+there: the node listed last runs first. So a mask of a forward value, or transposed weights, listed before the node
+that reads them and after the gradient that it reads too, are computed before the whole path back to that gradient,
+and kept. By depth, which is the longest path from a source, the gradient is listed last.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _levels(graph: ir.Graph) -> list[tuple[int, ir.Node]]:
 
 
 def _read(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node reads: its inputs, and those of the nodes in its subgraphs."""
+    """Yields the values that a node reads: its inputs, and those of the nodes in its subgraphs."""
     yield from (value for value in node.inputs if value is not None)
     for graph in subgraphs(node):
         for inner in ir.traversal.RecursiveGraphIterator(graph):

@@ -26,11 +26,11 @@ class ReluGradient(NamedTuple):
 
 
 def relu_gradient(value: ir.Value) -> ReluGradient | None:
-    """What a value is the gradient of a ReLU of; None if it is none, or broadcasts an operand."""
+    """Returns the operands of a value that is a ReLU's gradient; None if it is not, or broadcasts an operand."""
     node = value.producer()
     if node is None:
         return None
-    found: ReluGradient | None = None
+    result: ReluGradient | None = None
     if (node.domain, node.op_type) == (MICROSOFT, "ReluGrad"):
         dZ, Z = node.inputs
         return None if dZ is None or Z is None else ReluGradient(dZ, Z)
@@ -39,26 +39,28 @@ def relu_gradient(value: ir.Value) -> ReluGradient | None:
         sign = _sign(condition)
         dZ, other = (a, b) if sign is not None and sign[1] else (b, a)
         if sign is not None and dZ is not None and _is_zero(other):
-            found = ReluGradient(dZ, sign[0])
+            result = ReluGradient(dZ, sign[0])
     elif (node.domain, node.op_type) == ("", "Mul"):
         for dZ, mask in (node.inputs, node.inputs[::-1]):
             sign = _sign(mask)
-            if sign is not None and sign[1] and dZ is not None and found is None:
-                found = ReluGradient(dZ, sign[0])
-    same = found is not None and all(_has_shape(one, value) and one.dtype == value.dtype for one in found)
-    return found if same else None
+            if sign is not None and sign[1] and dZ is not None and result is None:
+                result = ReluGradient(dZ, sign[0])
+    same = result is not None and all(
+        _has_shape(operand, value) and operand.dtype == value.dtype for operand in result
+    )
+    return result if same else None
 
 
 def _sign(condition: ir.Value | None) -> tuple[ir.Value, bool] | None:
-    """The Z of a condition, and whether it says Z > 0, or else Z <= 0; None if it says something else."""
+    """Returns the Z of a condition, and whether it is Z > 0, or else Z <= 0; None if it is another one."""
     if condition is None:
         return None
     node = origin(condition, ("Cast", "Identity")).producer()
     if node is None or node.domain:
         return None
     if node.op_type == "Not":
-        found = _sign(node.inputs[0])
-        return None if found is None else (found[0], not found[1])
+        inner = _sign(node.inputs[0])
+        return None if inner is None else (inner[0], not inner[1])
     if node.op_type not in _ABOVE or len(node.inputs) != 2:
         return None
     for place, above in enumerate(_ABOVE[node.op_type]):
@@ -76,11 +78,11 @@ _ABOVE = {
     "LessOrEqual": (False, None),
     "GreaterOrEqual": (None, False),
 }
-"""What each comparison with 0 says of its first input, and of its second one: above 0, or not; None if neither."""
+"""For Z as the first and as the second input of a comparison with 0: True if it is Z > 0, False if Z <= 0."""
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    """Whether all elements of a value are the constant 0."""
+    """Tests whether all elements of a value are the constant 0."""
     if value is None:
         return False
     source = origin(value, SAME_VALUES)
@@ -93,5 +95,5 @@ def _is_zero(value: ir.Value | None) -> bool:
 
 
 def _has_shape(value: ir.Value, other: ir.Value) -> bool:
-    """Whether two values have one shape, as far as it is known."""
+    """Tests whether two values have the same shape, as far as it is known."""
     return value.shape is not None and value.shape == other.shape

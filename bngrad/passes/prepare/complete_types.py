@@ -30,7 +30,7 @@ _FAILURES = (
     onnx.shape_inference.InferenceError,
     ir.serde.SerdeError,
 )
-"""What onnx raises besides Python's errors; an opset beyond 32 bits is a TypeError."""
+"""The errors of onnx besides Python's own; an opset beyond 32 bits is a TypeError."""
 
 _SMALL = 64
 """The largest constants whose values inference gets: axes, pads and similar."""
@@ -80,12 +80,12 @@ def infer_outputs(node: ir.Node, model: ir.Model) -> bool:
                 value.type = ir.serde.deserialize_type_proto_for_type(types[value.name])
                 value.shape = ir.serde.deserialize_type_proto_for_shape(types[value.name])
     except (*_FAILURES, OSError, RuntimeError, TypeError, ValueError):
-        return False  # the inference of the whole model says why
+        return False  # the inference of the whole model reports the reason
     return _is_typed(node)
 
 
 def _can_be_read(value: ir.Value) -> bool:
-    """Whether a value has a type, and no size below 0, at which onnx may abort the process."""
+    """Tests whether a value has a type, and no size below 0, at which onnx may abort the process."""
     return value.type is not None and (value.shape is None or not has_negative_dimension(value.shape))
 
 

@@ -1,4 +1,4 @@
-"""What is in the way of onnx's version converter, which says so as a failed assertion in its C++."""
+"""The reason why onnx's version converter fails, which it reports as a failed assertion in its C++."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _ASSERTION = re.compile(r".*: Assertion `.*` failed: (?P<reason>.+)", re.DOTALL)
 
 
 def conversion_message(model: onnx.ModelProto, error: Exception, minimum: int) -> str:
-    """Says why a model cannot be converted, and names the node.
+    """Returns the reason why a model cannot be converted, with the name of the node.
 
     Args:
-        model: The model that the converter was given.
-        error: What it raised.
+        model: The model that was passed to the converter.
+        error: The error that the converter raised.
         minimum: The opset to convert to.
     """
     (version,) = (imported.version for imported in model.opset_import if not imported.domain)
@@ -27,14 +27,14 @@ def conversion_message(model: onnx.ModelProto, error: Exception, minimum: int) -
 
 
 def _reason(error: Exception) -> str:
-    """The converter's sentence, without the place in its sources."""
+    """The converter's message, without the position in its sources."""
     text = str(error).strip()
-    found = _ASSERTION.fullmatch(text)
-    return (found["reason"] if found else text).strip().splitlines()[0].rstrip(".")
+    match = _ASSERTION.fullmatch(text)
+    return (match["reason"] if match else text).strip().splitlines()[0].rstrip(".")
 
 
 def _culprit(model: onnx.ModelProto, minimum: int) -> onnx.NodeProto | None:
-    """The first node that cannot be converted alone either; None if each can."""
+    """The first node that cannot be converted by itself either; None if each can."""
     try:
         graph = onnx.shape_inference.infer_shapes(model).graph
     except Exception:  # noqa: BLE001 - its messages are those of C++ as well
@@ -43,17 +43,17 @@ def _culprit(model: onnx.ModelProto, minimum: int) -> onnx.NodeProto | None:
     values = {tensor.name: tensor for tensor in graph.initializer}
     node: onnx.NodeProto
     for node in graph.node:
-        one = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-        one.graph.name = "one"
-        one.graph.node.append(node)
+        single = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+        single.graph.name = "one"
+        single.graph.node.append(node)
         for name in dict.fromkeys(node.input):
             if name in values:
-                one.graph.initializer.append(values[name])
+                single.graph.initializer.append(values[name])
             if name in types or name in values:
-                one.graph.input.append(types.get(name) or _typed(values[name]))
-        one.graph.output.extend(types.get(name, onnx.ValueInfoProto(name=name)) for name in node.output if name)
+                single.graph.input.append(types.get(name) or _typed(values[name]))
+        single.graph.output.extend(types.get(name, onnx.ValueInfoProto(name=name)) for name in node.output if name)
         try:
-            onnx.version_converter.convert_version(one, minimum)
+            onnx.version_converter.convert_version(single, minimum)
         except Exception:  # noqa: BLE001
             return node
     return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CONTRADICTS = "bngrad.contradicts"
-"""The key in a model's ``meta`` that says whether the model contradicts the inferred types and shapes."""
+"""The key in a model's ``meta`` for whether the model contradicts the inferred types and shapes."""
 
 _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
 """Ops whose output, or its shape, may depend on the value of a float input."""
@@ -38,7 +38,7 @@ class InferTypesPass(ir.passes.InPlacePass):
 
     Guarantees: the nodes do not change. Types and shapes that cannot be inferred stay as they are in the model.
     Stated shapes of intermediate values that contradict the inferred ones are replaced, unless the model
-    contradicts itself without them, too: then all stay, and the model's ``meta`` says so under `CONTRADICTS`.
+    contradicts itself without them, too: then all stay, and the model's ``meta`` records that under `CONTRADICTS`.
     Infers only the nodes without types if an earlier inference of the model succeeded, and that gives every type.
     Logs a failure: as a warning if an earlier inference of the model succeeded, else as information.
     onnx-ir's own pass is not used because it also deserializes the nodes and tensors, which takes half its time.
@@ -53,7 +53,7 @@ class InferTypesPass(ir.passes.InPlacePass):
         modified = _infer_types(model)
         while _rank_transposed(model):
             modified = True
-            _infer_types(model)  # what is behind them has a rank now
+            _infer_types(model)  # the values after them have a rank now
         return ir.passes.PassResult(model, modified=modified)
 
 
@@ -113,17 +113,17 @@ def infer_strictly(model: ir.Model) -> onnx.ModelProto | None:
 def _rank_transposed(model: ir.Model) -> bool:
     """Gives a Transpose of data of unknown rank the rank of its permutation; returns whether there is one.
 
-    PyTorch's exporter writes one behind the packed projection of attention, whose Reshape has a computed shape.
+    PyTorch's exporter writes one after the packed projection of attention, whose Reshape has a computed shape.
     """
-    found = False
+    changed = False
     for node in all_nodes(model):
         perm = node.attributes.get("perm") if (node.domain, node.op_type) == ("", "Transpose") else None
         if perm is None or perm.is_ref() or perm.type != ir.AttributeType.INTS:
             continue
         value = node.outputs[0]
         if value.shape is None and value.dtype is not None:
-            value.shape, found = ir.Shape([None] * len(perm.as_ints())), True
-    return found
+            value.shape, changed = ir.Shape([None] * len(perm.as_ints())), True
+    return changed
 
 
 def _infer(proto: onnx.ModelProto, *, data_prop: bool) -> tuple[onnx.ModelProto, bool]:
@@ -238,7 +238,7 @@ def _copy_type(value: ir.Value, proto: onnx.TypeProto) -> bool:
 
 
 def _determines_no_shape(initializer: ir.Value) -> bool:
-    """Whether no shape depends on the values of an initializer."""
+    """Tests whether no shape depends on the values of an initializer."""
     return is_large(initializer) or (
         initializer.dtype in SUPPORTED_DTYPES
         and not any(node.op_type in _SHAPED_BY_FLOATS for node, _ in initializer.uses())

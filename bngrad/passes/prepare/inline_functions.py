@@ -79,19 +79,19 @@ class ResolveAttributesPass(ir.passes.InPlacePass):
 
     def _functions_to_inline(self, model: ir.Model) -> set[ir.OperatorIdentifier]:
         """Returns the functions to inline, including callers that pass on an attribute of their own."""
-        found: set[ir.OperatorIdentifier] = set()
+        keys: set[ir.OperatorIdentifier] = set()
         while True:
             new = {
                 key
                 for key, function in model.functions.items()
-                if key not in found
+                if key not in keys
                 for node in function.all_nodes()
                 for name, attribute in node.attributes.items()
-                if attribute.is_ref() and (node.op_identifier() in found or self._reads(node, name))
+                if attribute.is_ref() and (node.op_identifier() in keys or self._reads(node, name))
             }
             if not new:
-                return found
-            found |= new
+                return keys
+            keys |= new
 
 
 def _drop_unused_statistics(node: ir.Node) -> None:

@@ -20,7 +20,7 @@ _LARGE_BYTES = 1024
 
 
 def is_large(initializer: ir.Value) -> bool:
-    """Whether an initializer is so large that no shape and no conversion of an op depends on its values."""
+    """Returns whether an initializer is so large that no shape and no conversion of an op depends on it."""
     return initializer.const_value is not None and initializer.const_value.nbytes > _LARGE_BYTES
 
 

@@ -27,7 +27,7 @@ _FORWARDING_OPS = ("Cast", "Concat", "Gather", "Identity", "Squeeze", "Unsqueeze
 
 
 def may_have_long_vector(model: ir.Model) -> bool:
-    """Whether the model may have a vector that is too long for data propagation.
+    """Returns whether the model may have a vector that is too long for data propagation.
 
     The vector may appear only during inference, with a length that is a size in another shape or a number in a
     constant of the model.
@@ -47,13 +47,13 @@ def may_have_long_vector(model: ir.Model) -> bool:
 
 
 def _used_only_by_slices(value: ir.Value) -> bool:
-    """Whether a value is used only as starts, ends, axes or steps of Slices, possibly through forwarding ops."""
-    seen, found = {value}, [value]
-    while found:
-        value = found.pop()
+    """Tests whether only starts, ends, axes or steps of Slices use a value, possibly through forwarding ops."""
+    seen, waiting = {value}, [value]
+    while waiting:
+        value = waiting.pop()
         for node, index in value.uses():
             if node.op_type in _FORWARDING_OPS:
-                found += set(node.outputs) - seen
+                waiting += set(node.outputs) - seen
                 seen.update(node.outputs)
             elif node.op_type != "Slice" or index == 0:
                 return False

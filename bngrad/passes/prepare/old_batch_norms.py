@@ -1,4 +1,4 @@
-"""Batch norms below opset 14, which onnx's version converter takes in inference mode alone.
+"""Batch norms below opset 14, which onnx's version converter accepts only in inference mode.
 
 ========== ======================================================================================================
 opset      training mode
@@ -33,7 +33,7 @@ _INPUTS, _ROWS = 5, 2
 
 
 def put_in_inference_mode(model: ir.Model, version: int) -> dict[str, list[str | None]]:
-    """Gives old batch norms the form that the version converter takes.
+    """Gives old batch norms the form that the version converter accepts.
 
     Those in training mode get one output; an Identity of the old statistic stands for each new one, so that the
     converter knows its shape.
@@ -47,8 +47,8 @@ def put_in_inference_mode(model: ir.Model, version: int) -> dict[str, list[str |
         each batch norm in training mode.
 
     Raises:
-        ModelError: A node has ``spatial`` = 0 and more dimensions than the channels, says both that it is in
-            training mode and that it is not, or has outputs that newer opsets lack.
+        ModelError: A node has ``spatial`` = 0 and more dimensions than the channels, is declared both in training
+            and in inference mode, or has outputs that newer opsets lack.
     """
     trained = {}
     for node in [node for node in all_nodes(model) if (node.domain, node.op_type) == ("", "BatchNormalization")]:
@@ -77,16 +77,16 @@ def restore_training_mode(model: ir.Model, trained: Mapping[str, list[str | None
 
     Args:
         model: The converted model; it is changed in place.
-        trained: What `put_in_inference_mode` returned.
+        trained: The result of `put_in_inference_mode`.
     """
-    made = {value.name: value for node in all_nodes(model) for value in node.outputs}
+    values = {value.name: value for node in all_nodes(model) for value in node.outputs}
     for y, names in trained.items():
-        node = made[y].producer()
+        node = values[y].producer()
         assert node is not None, "it has an output"  # noqa: S101
         node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
         node.resize_outputs(3)
         for value, name in zip(node.outputs[1:], names, strict=True):
-            copy = None if name is None else made[name].producer()
+            copy = None if name is None else values[name].producer()
             if copy is None:
                 value.name = ""
             else:
@@ -94,7 +94,7 @@ def restore_training_mode(model: ir.Model, trained: Mapping[str, list[str | None
 
 
 def _refusal(node: ir.Node) -> str | None:
-    """Why a node has no counterpart in newer opsets; None if it has."""
+    """Returns the reason why a node has no counterpart in newer opsets; None if it has one."""
     if len(node.inputs) != _INPUTS or None in node.inputs:
         return f"has {len(node.inputs)} inputs; expected {_INPUTS}, all present"
     rank, scale_rank = known_rank(node.inputs[:1]), known_rank(node.inputs[1:2])
@@ -104,16 +104,16 @@ def _refusal(node: ir.Node) -> str | None:
             "has spatial = 0, a scale for each element of a sample, which opset 9 and newer lack; expected "
             "spatial = 1, or an X that is known to be [N, C]: export the model with a newer opset"
         )
-    read = [value.name for value in node.outputs[1:] if is_read(value)]
+    statistics = [value.name for value in node.outputs[1:] if is_read(value)]
     if says_both_modes(node):
         return (
             "has is_test = 0 and one output, so that it is both in training and in inference mode; expected five "
             "outputs or is_test = 1: export the model with a newer opset"
         )
-    if read and not is_training_batch_norm(node):
+    if statistics and not is_training_batch_norm(node):
         return (
-            f"has is_test = 1 and its output {read[0]!r}, which only training has, is read; expected is_test = 0, "
-            "or a model that does not read it"
+            f"has is_test = 1 and its output {statistics[0]!r}, which only training has, is read; expected "
+            "is_test = 0, or a model that does not read it"
         )
     saved = [value.name for value in node.outputs[3:] if is_read(value)]
     if saved:

@@ -68,8 +68,8 @@ def _flatten_input(node: ir.Node, names: Names) -> None:
     reshape = ir.node(
         "Reshape", [*hardmax.outputs, *shape.outputs], {"allowzero": 1}, name=names.fresh(f"{y.name}_reshape")
     )
-    for made in (shape, flat, hardmax):
-        made.outputs[0].name = names.fresh(f"{y.name}_{made.op_type.lower()}")
+    for new in (shape, flat, hardmax):
+        new.outputs[0].name = names.fresh(f"{y.name}_{new.op_type.lower()}")
     made_nodes = [shape, flat, hardmax, reshape]
     ir.convenience.replace_nodes_and_values(owner(node), node, [node], made_nodes, [y], reshape.outputs)
 

@@ -70,17 +70,17 @@ class RaiseOpsetPass(ir.passes.FunctionalPass):
 
 
 def raise_opset(model: ir.Model, minimum: int = MIN_OPSET) -> ir.Model:
-    """Does what `RaiseOpsetPass` does, without a copy.
+    """Like `RaiseOpsetPass`, but without a copy.
 
     Args:
-        model: The model; it is changed, or of no further use.
+        model: The model; it is changed, and must not be used afterwards.
         minimum: The opset.
 
     Returns:
         The model itself, or its conversion.
 
     Raises:
-        ModelError: See `RaiseOpsetPass`.
+        ModelError: `RaiseOpsetPass` refuses the model.
     """
     version = default_opset(model)
     if version is None:
@@ -116,7 +116,7 @@ def _imports(model: ir.Model) -> list[dict[str, int]]:
 
 
 def _has_same_definitions(model: ir.Model, version: int, minimum: int) -> bool:
-    """Whether two opsets have the same definitions of all ops of a model."""
+    """Tests whether two opsets have the same definitions of all ops of a model."""
     imports = {function.opset_imports.get("", version) for function in model.functions.values()}
     op_types = {node.op_type for node in all_nodes(model) if node.domain in ("", "ai.onnx")}
     return imports <= {version} and _same_definitions(op_types, version, minimum)
@@ -137,12 +137,12 @@ def align_functions(model: ir.Model) -> None:
             function.opset_imports[""] = version
 
 
-def _same_definitions(op_types: Iterable[str], one: int, other: int) -> bool:
-    """Whether two opsets have the same definitions of these ops."""
+def _same_definitions(op_types: Iterable[str], version: int, other: int) -> bool:
+    """Tests whether two opsets have the same definitions of these ops."""
     return all(
-        onnx.defs.has(op, one)
+        onnx.defs.has(op, version)
         and onnx.defs.has(op, other)
-        and onnx.defs.get_schema(op, one).since_version == onnx.defs.get_schema(op, other).since_version
+        and onnx.defs.get_schema(op, version).since_version == onnx.defs.get_schema(op, other).since_version
         for op in op_types
         if not _is_foreign(op)
     )
@@ -188,14 +188,14 @@ def _name_omitted_outputs(model: ir.Model) -> set[str]:
     Returns:
         The names.
     """
-    names, given = Names(model), set()
+    names, new_names = Names(model), set()
     for node in all_nodes(model):
         for index, value in enumerate(node.outputs):
             keeps_position = node.op_type == "Split" or any(other.name for other in node.outputs[index + 1 :])
             if not value.name and keeps_position:
                 value.name = names.fresh(f"{node.name or node.op_type}_{index}")
-                given.add(value.name)
-    return given
+                new_names.add(value.name)
+    return new_names
 
 
 def _move_foreign_ops(graph: onnx.GraphProto, old_domain: str, new_domain: str) -> None:
@@ -208,13 +208,13 @@ def _move_foreign_ops(graph: onnx.GraphProto, old_domain: str, new_domain: str) 
 
 
 def _is_foreign(op_type: str) -> bool:
-    """Whether ONNX's default domain has no such op; `ort_dialect` may have registered one."""
+    """Tests whether ONNX's default domain has no such op; `ort_dialect` may have registered one."""
     return op_type in _ORT_OPS_IN_DEFAULT_DOMAIN or not onnx.defs.has(op_type)
 
 
 def _restore_names_and_metadata(originals: Mapping[str | None, ir.Node], after: ir.Model) -> None:
-    """Restores names and metadata that the converter drops, for nodes that make a value of the same name."""
-    # The converter may give the name of a node that became several to one that makes another value.
+    """Restores names and metadata that the converter drops, for nodes that compute a value of the same name."""
+    # The converter may give the name of a node that became several to one that computes another value.
     taken = {node.name for node in all_nodes(after)}
     for node in all_nodes(after):
         for value in node.outputs:

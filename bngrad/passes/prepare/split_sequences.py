@@ -1,4 +1,4 @@
-"""Replaces a sequence that is made by a split and read by constant indices: PyTorch's chunk, split and unbind.
+"""Replaces a sequence that a split creates and constant indices read: PyTorch's chunk, split and unbind.
 
 ::
 
@@ -29,7 +29,7 @@ _END = np.iinfo(np.int64).max
 
 
 class _Parts(NamedTuple):
-    """How a SplitToSequence cuts its input along an axis."""
+    """The parts into which a SplitToSequence cuts its input along an axis."""
 
     axis: int
     sizes: list[int] | None
@@ -48,8 +48,8 @@ def split_sequences(graph: ir.Graph, names: Names) -> bool:
         graph: The main graph of a model with types; it is changed.
         names: The source of new names.
     """
-    found = [node for node in graph if (node.domain, node.op_type) == ("", "SplitToSequence")]
-    replaced = [_replace(node, names) for node in found]
+    nodes = [node for node in graph if (node.domain, node.op_type) == ("", "SplitToSequence")]
+    replaced = [_replace(node, names) for node in nodes]
     return any(replaced)
 
 
@@ -69,10 +69,10 @@ def _replace(node: ir.Node, names: Names) -> bool:
     if parts.keepdims and parts.sizes is not None:
         words = [f"part{index}" for index in range(len(parts.sizes))]
         split = make.outputs_of("Split", x, make.int64(parts.sizes), outputs=words, axis=parts.axis)
-        made = {user: split[index] for user, index in chosen.items()}
+        pieces = {user: split[index] for user, index in chosen.items()}
     elif parts.computed is not None:
         size, axes = make.op("Reshape", parts.computed, make.int64([1])), make.int64([parts.axis])
-        made = {
+        pieces = {
             user: make.op(
                 "Slice", x, make.op("Mul", size, make.int64([i])), make.op("Mul", size, make.int64([i + 1])), axes
             )
@@ -80,15 +80,15 @@ def _replace(node: ir.Node, names: Names) -> bool:
         }
     elif parts.keepdims:
         axes = make.int64([parts.axis])
-        made = {
+        pieces = {
             user: make.op(
                 "Slice", x, make.int64([i * parts.size]), make.int64([min((i + 1) * parts.size, _END)]), axes
             )
             for user, i in chosen.items()
         }
     else:
-        made = {user: make.op("Gather", x, make.int64(i), axis=parts.axis) for user, i in chosen.items()}
-    for user, value in made.items():
+        pieces = {user: make.op("Gather", x, make.int64(i), axis=parts.axis) for user, i in chosen.items()}
+    for user, value in pieces.items():
         value.type = x.type
         (old,) = user.outputs
         copy = ir.node("Identity", [value], name=user.name)
@@ -99,7 +99,7 @@ def _replace(node: ir.Node, names: Names) -> bool:
 
 
 def _parts(node: ir.Node) -> _Parts | None:
-    """How a node cuts its input; None where that is not known."""
+    """Returns the parts into which a node cuts its input; None if they are unknown."""
     x = node.inputs[0] if node.inputs else None
     if x is None or not x.shape:
         return None
@@ -114,14 +114,14 @@ def _parts(node: ir.Node) -> _Parts | None:
     if tensor is None:
         is_scalar = split.shape is not None and not len(split.shape)
         return _Parts(axis, None, 0, keepdims=True, computed=split) if is_scalar else None
-    given = tensor.numpy()
-    if given.ndim == 0 and given <= 0:
+    split_sizes = tensor.numpy()
+    if split_sizes.ndim == 0 and split_sizes <= 0:
         return None
-    if given.ndim:
-        return _Parts(axis, [int(size) for size in given], 0, keepdims=True)
-    size = int(given)
-    known = [min(size, length - i) for i in range(0, length, size)] if isinstance(length, int) else None
-    return _Parts(axis, known, size, keepdims=True)
+    if split_sizes.ndim:
+        return _Parts(axis, [int(size) for size in split_sizes], 0, keepdims=True)
+    size = int(split_sizes)
+    part_sizes = [min(size, length - i) for i in range(0, length, size)] if isinstance(length, int) else None
+    return _Parts(axis, part_sizes, size, keepdims=True)
 
 
 def _index(node: ir.Node) -> int | None:

@@ -20,7 +20,7 @@ STATES_WRONG_SHAPES = ("jax2onnx",)
 
 
 def infer_without_wrong_shapes(model: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
-    """Infers shapes, without the stated ones that contradict what onnx infers from the inputs alone.
+    """Infers shapes, without the stated ones that contradict those that onnx infers from only the inputs.
 
     Raises:
         onnx.shape_inference.InferenceError: The model contradicts itself in another way as well.
@@ -31,8 +31,12 @@ def infer_without_wrong_shapes(model: onnx.ModelProto, *, data_prop: bool) -> on
     bare = onnx.shape_inference.infer_shapes(bare, data_prop=data_prop)
     result = _copy(model)
     for graph, inferred in zip(_graphs(result.graph), _graphs(bare.graph), strict=True):
-        found = {info.name: info.type for info in inferred.value_info}
-        kept = [info for info in graph.value_info if info.name not in found or _agree(info.type, found[info.name])]
+        inferred_types = {info.name: info.type for info in inferred.value_info}
+        kept = [
+            info
+            for info in graph.value_info
+            if info.name not in inferred_types or _agree(info.type, inferred_types[info.name])
+        ]
         del graph.value_info[:]
         graph.value_info.extend(kept)
     return onnx.shape_inference.infer_shapes(result, strict_mode=True, data_prop=data_prop)
@@ -53,7 +57,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _agree(stated: onnx.TypeProto, inferred: onnx.TypeProto) -> bool:
-    """Whether a stated shape says nothing else than the inferred one. A symbol does not agree with a size."""
+    """Tests whether a stated shape agrees with the inferred one. A symbol does not agree with a size."""
     a, b = stated.tensor_type, inferred.tensor_type
     if not (a.HasField("shape") and b.HasField("shape")):
         return True

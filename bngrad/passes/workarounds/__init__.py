@@ -1,1 +1,1 @@
-"""What keeps ONNX Runtime from computing something wrong; each module names the fault."""
+"""Workarounds for bugs of ONNX Runtime; each module names the bug."""

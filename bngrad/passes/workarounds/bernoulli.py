@@ -1,4 +1,4 @@
-"""Draws that ONNX Runtime makes of a Bernoulli with the probability of their opposite.
+"""A Bernoulli, which ONNX Runtime draws with the probability of the opposite.
 
 Its implementation (seen in 1.32) is ONNX's function body, ``Cast(Greater(RandomUniformLike(p), p))``, which gives
 1 with probability 1 - p. ::
@@ -22,12 +22,12 @@ class BernoulliPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        found = [node for node in all_nodes(model) if (node.domain, node.op_type) == ("", "Bernoulli")]
-        names = Names(model) if found else None
-        for node in found:
+        nodes = [node for node in all_nodes(model) if (node.domain, node.op_type) == ("", "Bernoulli")]
+        names = Names(model) if nodes else None
+        for node in nodes:
             assert names is not None, "there is a node"  # noqa: S101
             _compute(node, names)
-        return ir.passes.PassResult(model, modified=bool(found))
+        return ir.passes.PassResult(model, modified=bool(nodes))
 
     def ensures(self, model: ir.Model) -> None:
         """No Bernoulli is left."""
@@ -50,6 +50,6 @@ def _compute(node: ir.Node, names: Names) -> None:
     for new, dtype in ((drawn, ir.DataType.FLOAT), (rate, ir.DataType.FLOAT), (less, ir.DataType.BOOL)):
         new.outputs[0].name, new.outputs[0].dtype, new.outputs[0].shape = new.name, dtype, y.shape
     typed.outputs[0].type, typed.outputs[0].shape = y.type, y.shape
-    name, made = y.name, [drawn, rate, less, typed]
-    ir.convenience.replace_nodes_and_values(owner(node), node, [node], made, [y], typed.outputs)
+    name, new_nodes = y.name, [drawn, rate, less, typed]
+    ir.convenience.replace_nodes_and_values(owner(node), node, [node], new_nodes, [y], typed.outputs)
     typed.outputs[0].name = name

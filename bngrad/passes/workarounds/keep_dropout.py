@@ -1,8 +1,8 @@
 """Keeps ONNX Runtime from removing Dropout in training mode.
 
 Its optimization EliminateDropout (seen in 1.32) removes a Dropout of an intermediate value if nothing reads the
-mask, also in training mode. In a training graph the gradient reads the mask, but not where none is needed in
-front of the Dropout: behind a frozen backbone, or behind arithmetic on the data. ::
+mask, also in training mode. In a training graph the gradient reads the mask, but not where no gradient is needed
+before the Dropout: after a frozen backbone, or after arithmetic on the data. ::
 
     y = Dropout(x, ratio, training_mode)
     =>  dropped, mask = Dropout(x, ratio, training_mode);  y = Where(mask, dropped, 0)
@@ -25,12 +25,12 @@ class KeepDropoutPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        found = [node for node in all_nodes(model) if _fits(node)]
-        names = Names(model) if found else None
-        for node in found:
+        nodes = [node for node in all_nodes(model) if _fits(node)]
+        names = Names(model) if nodes else None
+        for node in nodes:
             assert names is not None, "there is a node"  # noqa: S101
             _read_mask(node, names)
-        return ir.passes.PassResult(model, modified=bool(found))
+        return ir.passes.PassResult(model, modified=bool(nodes))
 
 
 def _fits(node: ir.Node) -> bool:

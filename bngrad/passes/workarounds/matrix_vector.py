@@ -1,6 +1,6 @@
 """MatMul(Transpose(A), b) -> MatMul(b, A), for a vector b and a Transpose of the last two axes.
 
-ONNX Runtime makes one op of the two nodes, FusedMatMul with transA = 1, which ignores transA if b is a vector: the
+ONNX Runtime fuses the two nodes into FusedMatMul with transA = 1, which ignores transA if b is a vector: the
 result is A b instead of A' b, without an error where A is square.
 """
 
@@ -14,7 +14,7 @@ from bngrad.graph.nodes import all_nodes
 class MatrixVectorPass(ir.passes.InPlacePass):
     """Swaps the operands of a product of a transposed matrix and a vector.
 
-    Guarantees: no MatMul of a vector has a Transpose of the last two axes in front of its matrix.
+    Guarantees: no MatMul of a vector has a Transpose of the last two axes before its matrix.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -36,7 +36,7 @@ class MatrixVectorPass(ir.passes.InPlacePass):
 
 
 def _transposed(node: ir.Node) -> ir.Value | None:
-    """The matrix whose transpose a node multiplies a vector by; None if it is no such product."""
+    """The matrix whose transpose a node multiplies a vector by; None if it is not such a product."""
     if (node.domain, node.op_type) != ("", "MatMul") or node.inputs[0] is None or node.inputs[1] is None:
         return None
     transpose, vector = node.inputs[0].producer(), node.inputs[1]

@@ -96,7 +96,7 @@ def _tensor_reasons(node: AtenNode) -> Iterator[str]:
 
 
 def _is_training(node: AtenNode) -> bool:
-    """Whether the statistics are those of the batch; ``train`` must be known."""
+    """Tests whether the statistics are those of the batch; ``train`` must be known."""
     if "train" not in node.given:
         return True
     train = node.constant("train")

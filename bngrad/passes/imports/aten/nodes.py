@@ -101,7 +101,7 @@ class AtenNode(ForeignNode):
         """The inputs that are scalars or masks in ATen's schema."""
         mask = self.constant("output_mask")
         self.masked = [False] * len(node.outputs) if mask is None else [not defined for defined in mask]
-        """Whether each output is undefined, as long as the mask is known."""
+        """True for each output that is undefined, as far as the mask is known."""
         undefined = [value for value, masked in zip(node.outputs, self.masked, strict=False) if masked]
         self.outputs = {quantity: value for quantity, value in self.outputs.items() if value not in undefined}
 

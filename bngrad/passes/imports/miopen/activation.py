@@ -59,7 +59,7 @@ def _activation(node: MiopenNode) -> str:
 
 
 def _is_fused(node: MiopenNode) -> bool:
-    """Whether BatchNormalizationReluGrad computes the whole gradient."""
+    """Tests whether BatchNormalizationReluGrad computes the whole gradient."""
     return _activation(node) == "RELU" and node.has("Z")
 
 

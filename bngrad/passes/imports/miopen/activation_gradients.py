@@ -50,7 +50,7 @@ class ActivationInputs(NamedTuple):
     c: float
 
     def op(self, op_type: str, *operands: ir.Value | float) -> ir.Value:
-        """Makes a node; numbers become constants."""
+        """Inserts a node; numbers become constants."""
         values = [self.emit.constant(v, self.dtype) if isinstance(v, float | int) else v for v in operands]
         return self.emit.op(op_type, *values)
 

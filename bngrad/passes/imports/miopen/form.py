@@ -53,7 +53,7 @@ class MiopenNode(ForeignNode):
 
     @property
     def collapsed(self) -> bool:
-        """Whether the data is reshaped to [N, C, S], because its rank is unknown."""
+        """True if the data is reshaped to [N, C, S], because its rank is unknown."""
         return self.mode == "spatial" and self.rank is None
 
     @property
@@ -165,8 +165,8 @@ def _shape_reasons(node: MiopenNode) -> Iterator[str]:
         if sizes is None:
             continue
         if not may_be_equal(sizes, merged):
-            known = any(size is not None for size in merged)
-            expected = f"{shape_text(merged)} like x" if known else f"{rank} dimensions"
+            has_sizes = any(size is not None for size in merged)
+            expected = f"{shape_text(merged)} like x" if has_sizes else f"{rank} dimensions"
             yield f"{_its(value, node)} has shape {shape_text(sizes)}; expected {expected}"
         merged = tuple(a if a is not None else b for a, b in zip(merged, sizes, strict=True))
     shapes = _parameter_shapes(node, merged)

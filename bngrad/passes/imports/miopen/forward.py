@@ -48,10 +48,10 @@ def _reasons(node: MiopenNode) -> Iterator[str]:
 
 
 def _running_reasons(node: MiopenNode) -> Iterator[str]:
-    given = [name for name in _FACTORS if name in node.node.attributes]
-    if len(given) > 1:
-        yield f"it has both {given[0]} and {given[1]}; expected one of them"
-    for name in given:
+    factors = [name for name in _FACTORS if name in node.node.attributes]
+    if len(factors) > 1:
+        yield f"it has both {factors[0]} and {factors[1]}; expected one of them"
+    for name in factors:
         if not 0 <= node.number(name) <= 1:
             yield f"it has {name} {node.number(name):g}; expected 0 to 1, the weight of the new value"
     both = " and ".join(map(node.label, _RUNNING))
@@ -60,7 +60,7 @@ def _running_reasons(node: MiopenNode) -> Iterator[str]:
             continue
         if not node.has(*_RUNNING):
             yield f"its output {node.label(quantity)} is used; expected both inputs {both} to update"
-        if not given:
+        if not factors:
             yield from missing_reasons(node, "expAvgFactor")
 
 
@@ -81,23 +81,23 @@ def _rewrite_with_batch_statistics(node: MiopenNode, context: Context) -> None:
     factor = next((node.number(name) for name in _FACTORS if name in node.node.attributes), 0.0)
     spelled_out = not is_momentum(factor, statistics_dtype)
     old = {q: operands.parameter(q if running else "scale", statistics_dtype) for q in _RUNNING}
-    made = operands.apply(
+    outputs = operands.apply(
         "BatchNormalizationTraining",
         {**{q: operands.parameter(q, scale_dtype) for q in ("scale", "bias")}, **old},
         epsilon=node.number("epsilon"),
         momentum=0.0 if spelled_out else 1 - factor,
         unbiased_running_var=1,
     )
-    results = {"Y": operands.data_result(made["Y"], "X", weights, "Y")} if "Y" in node.outputs else {}
+    results = {"Y": operands.data_result(outputs["Y"], "X", weights, "Y")} if "Y" in node.outputs else {}
     for quantity, dtype in running.items():
         name = f"new_{quantity}"
         if node.used(name):
-            new = typed(made[name], statistics_dtype)
+            new = typed(outputs[name], statistics_dtype)
             new = operands.average(new, old[quantity], factor) if spelled_out else new
             results[name] = operands.parameter_result(new, quantity, _declared_dtype(node, name, dtype))
     for quantity, dtype in saved.items():
         if node.used(quantity):
-            statistic = typed(made[quantity], statistics_dtype)
+            statistic = typed(outputs[quantity], statistics_dtype)
             results[quantity] = operands.parameter_result(statistic, "scale", dtype)
     operands.replace(results)
 

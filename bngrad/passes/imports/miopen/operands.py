@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 def wider(*dtypes: ir.DataType | None) -> ir.DataType | None:
     """Returns the type that represents all values of these types; None if all are unknown."""
-    known = {dtype for dtype in dtypes if dtype is not None}
-    if len(known) <= 1:
-        return next(iter(known), None)
-    return ir.DataType.DOUBLE if ir.DataType.DOUBLE in known else ir.DataType.FLOAT
+    types = {dtype for dtype in dtypes if dtype is not None}
+    if len(types) <= 1:
+        return next(iter(types), None)
+    return ir.DataType.DOUBLE if ir.DataType.DOUBLE in types else ir.DataType.FLOAT
 
 
 def compute_dtype(dtype: ir.DataType | None) -> ir.DataType | None:

@@ -8,7 +8,7 @@
     Conv3DBackprop{Input,Filter}V2
     => com.microsoft.ConvGrad(dY, X, W) -> (dX, dW)                     W [M, C / group, *kernel]
 
-ConvGrad reads the shape alone of the operand that is not given, the data or the filter; a tensor of zeros has it.
+ConvGrad reads only the shape of the missing operand, the data or the filter; a tensor of zeros stands for it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PASSING = ("Cast", "Identity")
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why a gradient of a convolution cannot be rewritten."""
+    """Returns the reason why a gradient of a convolution cannot be rewritten; None if it can."""
     of_input = node.op_type in _OF_INPUT
     data = [node.outputs[0] if of_input else node.inputs[0], node.inputs[2]]
     if reason := spatial_refusal(node, data, "strides", "dilations"):
@@ -67,26 +67,30 @@ def refusal(node: ir.Node) -> str | None:
 
 
 def _channel_refusal(node: ir.Node, shape: Sequence[int]) -> str | None:
-    """Why the filter does not fit the channels of the data and of out_backprop."""
+    """Returns why the filter does not fit the channels of the data and of out_backprop; None if it does."""
     axis, dY = -1 if is_channels_last(node) else 1, node.inputs[2]
-    channels, made = _data_shape(node, len(shape))[axis], None if dY is None else known_dimension(dY, axis)
-    (read, written), depthwise = shape[-2:], node.op_type.startswith("Depthwise")
+    channels = _data_shape(node, len(shape))[axis]
+    gradient_channels = None if dY is None else known_dimension(dY, axis)
+    (inputs, outputs), depthwise = shape[-2:], node.op_type.startswith("Depthwise")
     if channels is None and not depthwise:
         return "the number of its data's channels is unknown; expected a model that shape inference can read"
-    if channels is not None and depthwise and channels != read:
-        return f"its data have {channels} channels, and its filter is for {read}; expected as many"
-    if channels is not None and not depthwise and (read == 0 or channels % read or written % (channels // read)):
-        return (
-            f"its data have {channels} channels, and its filter {read} and {written}; expected groups of channels"
-        )
-    wanted = read * written if depthwise else written
-    if made is not None and made != wanted:
-        return f"its out_backprop has {made} channels; expected {wanted}, as its filter"
+    if channels is not None and depthwise and channels != inputs:
+        return f"its data have {channels} channels, and its filter is for {inputs}; expected as many"
+    if (
+        channels is not None
+        and not depthwise
+        and (inputs == 0 or channels % inputs or outputs % (channels // inputs))
+    ):
+        filter_has = f"its filter {inputs} and {outputs}"
+        return f"its data have {channels} channels, and {filter_has}; expected groups of channels"
+    expected = inputs * outputs if depthwise else outputs
+    if gradient_channels is not None and gradient_channels != expected:
+        return f"its out_backprop has {gradient_channels} channels; expected {expected}, as its filter"
     return None
 
 
 def filter_shape(node: ir.Node) -> tuple[int, ...] | None:
-    """The shape of the filter: of the input, or of the output, or what filter_sizes says; None if unknown."""
+    """The shape of the filter: of the input, or of the output, or from filter_sizes; None if unknown."""
     if node.op_type in _OF_INPUT:
         return static_shape(node.inputs[1])
     return static_shape(node.outputs[0]) or known_sizes(node.inputs[1])
@@ -94,9 +98,9 @@ def filter_shape(node: ir.Node) -> tuple[int, ...] | None:
 
 def known_sizes(value: ir.Value | None) -> tuple[int, ...] | None:
     """The numbers of a value that is constant, or the shape of a tensor with static dimensions."""
-    known = constant_of(value)
-    if known is not None:
-        return tuple(int(number) for number in known.ravel())
+    numbers = constant_of(value)
+    if numbers is not None:
+        return tuple(int(number) for number in numbers.ravel())
     node = value.producer() if value is not None else None
     if node is None or not node.inputs:
         return None
@@ -113,12 +117,12 @@ def rewrite(site: Site) -> Sequence[ir.Value]:
     """Rewrites any of these ops."""
     node = site.node
     dY, shape = site.x(2), filter_shape(node)
-    assert shape is not None, "or it was refused"  # noqa: S101
+    assert shape is not None, "a node without it is refused"  # noqa: S101
     rank, of_input = len(shape), node.op_type in _OF_INPUT
     depthwise = node.op_type.startswith("Depthwise")
     sizes = _data_shape(node, rank)
     channels = shape[-2] if depthwise else sizes[-1 if is_channels_last(node) else 1]
-    assert channels is not None, "or it was refused"  # noqa: S101
+    assert channels is not None, "a node without them is refused"  # noqa: S101
     group = shape[-2] if depthwise else channels // shape[-2]
     kernel = list(shape[:-2])
     outputs = shape[-2] * shape[-1] if depthwise else shape[-1]
@@ -126,7 +130,7 @@ def rewrite(site: Site) -> Sequence[ir.Value]:
     x = _data_like(site, sizes) if of_input else to_channels_first(site, site.x(0), rank)
     w = _filter(site, shape, of_onnx, depthwise=depthwise) if of_input else _zeros(site, site.int64(of_onnx), dY)
     w.shape = ir.Shape(of_onnx)
-    made = site.outputs_of(
+    gradient = site.outputs_of(
         "ConvGrad",
         to_channels_first(site, dY, rank),
         x,
@@ -136,13 +140,13 @@ def rewrite(site: Site) -> Sequence[ir.Value]:
         group=group,
         **windows(node, kernel, of_spatial(node, sizes), strides_of(node, rank - 2)),
     )[0 if of_input else 1]
-    made.type = dY.type
+    gradient.type = dY.type
     if of_input:
-        made.shape = x.shape
-        return [from_channels_first(site, made, rank)]
+        gradient.shape = x.shape
+        return [from_channels_first(site, gradient, rank)]
     if depthwise:
-        made = site.op("Reshape", made, site.int64([shape[-2], shape[-1], *kernel]))
-    return [permuted(site, made, [*range(2, rank), 0, 1] if depthwise else [*range(2, rank), 1, 0])]
+        gradient = site.op("Reshape", gradient, site.int64([shape[-2], shape[-1], *kernel]))
+    return [permuted(site, gradient, [*range(2, rank), 0, 1] if depthwise else [*range(2, rank), 1, 0])]
 
 
 def _filter(site: Site, shape: Sequence[int], of_onnx: Sequence[int], *, depthwise: bool) -> ir.Value:
@@ -162,8 +166,8 @@ def _filter(site: Site, shape: Sequence[int], of_onnx: Sequence[int], *, depthwi
 def _data_shape(node: ir.Node, rank: int) -> list[int | None]:
     """The shape of the convolution's data in the node's format, as far as it is known."""
     of_input = node.op_type in _OF_INPUT
-    if of_input and (known := known_sizes(node.inputs[0])) is not None and len(known) == rank:
-        return list(known)
+    if of_input and (sizes := known_sizes(node.inputs[0])) is not None and len(sizes) == rank:
+        return list(sizes)
     value = node.outputs[0] if of_input else node.inputs[0]
     return [None if value is None else known_dimension(value, axis) for axis in range(rank)]
 

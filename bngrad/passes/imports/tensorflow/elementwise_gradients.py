@@ -31,10 +31,10 @@ class _Terms(NamedTuple):
     g: ir.Value
     """The gradient with respect to the output of the op."""
     f: ir.Value
-    """What the op reads, or its output."""
+    """The input of the op, or its output."""
 
     def op(self, op_type: str, *operands: ir.Value | float) -> ir.Value:
-        """Makes a node; numbers become constants."""
+        """Inserts a node; numbers become constants."""
         values = [
             self.site.constant(operand, dtype_of(self.f)) if isinstance(operand, int | float) else operand
             for operand in operands
@@ -93,7 +93,7 @@ _SLOPES: Mapping[str, Callable[[_Terms], ir.Value]] = {
     "InvGrad": _reciprocal,
     "ReciprocalGrad": _reciprocal,
 }
-"""What g is multiplied by, a function of the output."""
+"""The factor of g, a function of the output."""
 
 
 def _times_slope(slope: Callable[[_Terms], ir.Value]) -> Callable[[Site], Sequence[ir.Value]]:

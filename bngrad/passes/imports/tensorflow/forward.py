@@ -48,25 +48,25 @@ def rewrite_training(node: TensorflowNode, context: Context) -> None:
     exact = exact or not is_momentum(factor, dtype)
     # Statistics that TensorFlow does not read may be empty or NaN.
     unread = _zeros_like(emit, scale, dtype) if exact or factor == 1.0 else None
-    made = operands.apply(
+    results = operands.apply(
         "BatchNormalizationTraining",
         {"running_mean": unread or mean, "running_var": unread or variance},
         epsilon=node.epsilon,
         momentum=0.0 if exact else 1.0 - factor,
         unbiased_running_var=int(not exact),
     )
-    statistics = {quantity: value for quantity, value in made.items() if quantity != "Y"}
+    statistics = {quantity: value for quantity, value in results.items() if quantity != "Y"}
     for statistic in statistics.values():
         statistic.dtype, statistic.shape = dtype, scale.shape
     for gradient, index in gradients:
-        gradient.replace_input_with(index, made["saved_inv_std"])
-    outputs = dict(made)
+        gradient.replace_input_with(index, results["saved_inv_std"])
+    outputs = dict(results)
     if exact:
         compute = statistics_dtype(x)
-        unbiased = _unbiased(emit, made["new_running_var"], _reduced_count(emit, x, scale, compute), compute)
-        outputs["new_running_mean"] = _averaged(emit, mean, made["saved_mean"], factor, compute)
+        unbiased = _unbiased(emit, results["new_running_var"], _reduced_count(emit, x, scale, compute), compute)
+        outputs["new_running_mean"] = _averaged(emit, mean, results["saved_mean"], factor, compute)
         outputs["new_running_var"] = _averaged(emit, variance, unbiased, factor, compute)
-        outputs["saved_variance"] = made["new_running_var"]
+        outputs["saved_variance"] = results["new_running_var"]
     replace_used(operands, outputs)
 
 
@@ -142,8 +142,8 @@ def _reduced_count(emit: Emitter, x: ir.Value, scale: ir.Value, dtype: ir.DataTy
 
 def _unbiased(emit: Emitter, variance: ir.Value, count: ir.Value, dtype: ir.DataType) -> ir.Value:
     """Returns the variance with Bessel's correction, in the type of the variance."""
-    one = emit.constant(1.0, dtype)
-    bessel = emit.op("Div", count, emit.op("Max", emit.op("Sub", count, one), one))
+    unit = emit.constant(1.0, dtype)
+    bessel = emit.op("Div", count, emit.op("Max", emit.op("Sub", count, unit), unit))
     return _like(emit, variance, emit.op("Mul", emit.cast(variance, dtype), bessel), dtype)
 
 

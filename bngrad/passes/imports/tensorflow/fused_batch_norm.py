@@ -57,7 +57,7 @@ def _rewrite_gradient(node: TensorflowNode, context: Context) -> None:
 
 
 def _is_saved_inv_std(value: ir.Value) -> bool:
-    """Whether the variance input was replaced by the inverse standard deviation of a rewritten forward node."""
+    """Tests whether the variance input became the inverse standard deviation of a rewritten forward node."""
     producer = value.producer()
     if producer is None or (producer.domain, producer.op_type) != (DOMAIN, "BatchNormalizationTraining"):
         return False
@@ -93,7 +93,7 @@ class ImportTensorflowPass(DialectPass):
     """Rewrites every FusedBatchNorm and FusedBatchNormGrad, all three versions.
 
     Matches: nodes in any domain except bngrad's, with x of rank 4 or 5 or of unknown rank (then it is reshaped);
-    and a BatchNormalization with more than three outputs, which tf2onnx makes of some forward nodes.
+    and a BatchNormalization with more than three outputs, to which tf2onnx converts some forward nodes.
     Refuses: nodes that TensorFlow's kernels reject (ranks, shapes, unknown data_format), other types, missing
     inputs, attributes that are not constant, and lost attributes that the graph does not determine.
     Guarantees, in addition to those of `RewritePass`: a gradient reads the mean and the inverse standard deviation

@@ -1,7 +1,7 @@
 """TensorFlow's gradient ops, and its fused losses, as tf2onnx leaves them -> the training ops of ONNX Runtime.
 
-`passes.lower` makes standard ONNX of those. The domain may be any but those with ops of the same names, bngrad's
-and ONNX Runtime's. The attributes T, Tlabels and the like are ignored, and those that begin with an underscore.
+`passes.lower` converts those to standard ONNX. The domain may be any except those with ops of the same names,
+bngrad's and ONNX Runtime's. Attributes such as T and Tlabels are ignored, and those that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class ImportTensorflowGradientsPass(RewritePass):
 
     Matches: nodes in any domain except bngrad's and ONNX Runtime's; MaxPoolGrad of the default domain with three
     inputs, for ONNX Runtime's has two.
-    Refuses: other numbers of inputs, unknown attributes and formats, and what a rule refuses, such as a filter
-    whose shape is unknown.
+    Refuses: other numbers of inputs, unknown attributes and formats, and nodes that a rule refuses, such as one
+    with a filter whose shape is unknown.
     """
 
     minimum = OPSET
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:  # noqa: D102
-        graphs = {node.graph for node in self._found(model)}
+        graphs = {node.graph for node in self._matching(model)}
         if graphs:
             model.opset_imports.setdefault(MICROSOFT, 1)
         for function in model.functions.values():
@@ -71,8 +71,8 @@ class ImportTensorflowGradientsPass(RewritePass):
         if rule.inputs and (reason := input_refusal(node, rule.inputs)):
             return reason
         unread = [name for name in node.attributes if name in _UNREAD or name.startswith("_")]
-        known = {**rule.attributes, **dict.fromkeys(unread, ())}
-        return attribute_refusal(node, known) or rule.refusal(node)
+        attributes = {**rule.attributes, **dict.fromkeys(unread, ())}
+        return attribute_refusal(node, attributes) or rule.refusal(node)
 
     def rewrite(self, node: ir.Node, context: Context) -> None:  # noqa: D102
         site = Site(node, context)

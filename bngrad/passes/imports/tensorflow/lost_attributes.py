@@ -33,7 +33,7 @@ _ADVICE = "; convert with custom_ops that keep the op FusedBatchNorm, V2 or V3"
 
 
 def has_lost_attributes(node: ir.Node) -> bool:
-    """Whether a node is a FusedBatchNorm, V2 or V3 that tf2onnx converted to a BatchNormalization."""
+    """Returns whether a node is a FusedBatchNorm, V2 or V3 that tf2onnx converted to a BatchNormalization."""
     renamed = (node.domain, node.op_type) == ("", "BatchNormalization") and "training_mode" not in node.attributes
     return renamed and len(node.outputs) > _MAX_ONNX_OUTPUTS
 
@@ -72,7 +72,7 @@ def _modes_of_gradients(node: ir.Node) -> set[int]:
 
 
 def _mean_is_of_x(node: ir.Node) -> bool:
-    """Whether the mean is computed from X, as tf2onnx does if exponential_avg_factor is 1."""
+    """Tests whether the mean is computed from X, as tf2onnx does if exponential_avg_factor is 1."""
     x, value = node.inputs[0], node.inputs[3]
     reduced = False
     while value is not None and value is not x and (producer := value.producer()) is not None:

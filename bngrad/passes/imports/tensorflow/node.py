@@ -29,7 +29,7 @@ ATTRIBUTES = {
 
 
 def is_training(node: ir.Node) -> bool:
-    """Whether a node is in training mode, so that the statistics are computed from x."""
+    """Returns whether a node is in training mode, so that the statistics are computed from x."""
     if has_lost_attributes(node):
         return bool(recovered_is_training(node))
     attribute = node.attributes.get("is_training")
@@ -37,13 +37,13 @@ def is_training(node: ir.Node) -> bool:
 
 
 def keeps_statistics(node: ir.Node) -> bool:
-    """Whether a forward node computes running averages; with a factor of 1 it returns the batch's statistics."""
+    """Returns whether a forward node computes running averages; with a factor of 1 they are those of the batch."""
     factor = node.attributes.get("exponential_avg_factor")
     return factor is not None and bool(factor.value != 1.0)
 
 
 def is_used(value: ir.Value, *, except_by: Sequence[tuple[ir.Node, int]] = ()) -> bool:
-    """Whether a value is a graph output or an input of a node, apart from the given uses."""
+    """Returns whether a value is a graph output or an input of a node, apart from the given uses."""
     return value.is_graph_output() or any(use not in except_by for use in value.uses())
 
 
@@ -57,7 +57,7 @@ class TensorflowNode(ForeignNode):
 
     @property
     def training(self) -> bool:
-        """Whether the statistics are computed from x."""
+        """True if the statistics are computed from x."""
         return is_training(self.node)
 
     @property

@@ -43,7 +43,7 @@ _ATTRIBUTES: Attributes = {**SPATIAL, "ksize": ANY}
 
 
 def max_refusal(node: ir.Node) -> str | None:
-    """Why the gradient of a max pool cannot be rewritten."""
+    """Returns the reason why the gradient of a max pool cannot be rewritten; None if it can."""
     data = [*node.inputs, *node.outputs]
     if reason := spatial_refusal(node, data, "ksize", "strides"):
         return reason
@@ -54,7 +54,7 @@ def max_refusal(node: ir.Node) -> str | None:
 
 
 def average_refusal(node: ir.Node) -> str | None:
-    """Why the gradient of an average pool cannot be rewritten."""
+    """Returns the reason why the gradient of an average pool cannot be rewritten; None if it can."""
     if reason := spatial_refusal(node, [node.inputs[1], node.outputs[0]], "ksize", "strides"):
         return reason
     if None in _spatial_sizes(node):
@@ -98,9 +98,9 @@ def _windows(node: ir.Node, sizes: Sequence[int | None]) -> dict[str, Any]:
 def _spatial_sizes(node: ir.Node) -> list[int | None]:
     """The spatial shape of an average pool's data."""
     rank = len(read_attribute(node, "ksize", ()))
-    known = known_sizes(node.inputs[0])
-    if known is not None and len(known) == rank:
-        return list(known[1:-1] if is_channels_last(node) else known[2:])
+    sizes = known_sizes(node.inputs[0])
+    if sizes is not None and len(sizes) == rank:
+        return list(sizes[1:-1] if is_channels_last(node) else sizes[2:])
     return sizes_of(node, node.outputs[0], rank - 2)
 
 

@@ -25,7 +25,7 @@ _SAME_TYPE = (("scale", "offset"), ("mean", "variance"), ("reserve_space_1", "re
 
 
 def reasons(node: TensorflowNode) -> Iterator[str]:
-    """Yields why a node cannot be rewritten; each check relies on those before it."""
+    """Yields the reasons why a node cannot be rewritten; each check relies on those before it."""
     yield from _arity_reasons(node)
     yield from _attribute_reasons(node)
     if reason := recovery_refusal(node.node):
@@ -77,11 +77,11 @@ def _type_reasons(node: TensorflowNode) -> Iterator[str]:
 
 
 def _shape_reasons(node: TensorflowNode) -> Iterator[str]:
-    known = [shape for value in node.data_inputs() if (shape := known_shape(value)) is not None]
-    if len(known) == 2 and not may_be_equal(*known):
-        yield f"its y_backprop has shape {shape_text(known[1])}; expected {shape_text(known[0])} like x"
+    shapes = [shape for value in node.data_inputs() if (shape := known_shape(value)) is not None]
+    if len(shapes) == 2 and not may_be_equal(*shapes):
+        yield f"its y_backprop has shape {shape_text(shapes[1])}; expected {shape_text(shapes[0])} like x"
     channel = -1 if node.channels_last else 1
-    counts = [shape[channel] for shape in known if isinstance(shape[channel], int)]
+    counts = [shape[channel] for shape in shapes if isinstance(shape[channel], int)]
     for name, value in node.read_parameters().items():
         shape = known_shape(value)
         if shape is None:

@@ -1,4 +1,4 @@
-"""What a rule of an op of TensorFlow is: a lowering that knows the names of the inputs."""
+"""A rule of an op of TensorFlow: a lowering with the names of the inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rule(Lowering):
-    """How an op of TensorFlow is rewritten."""
+    """The rewrite of an op of TensorFlow."""
 
     inputs: Sequence[str] = ()
     """TensorFlow's names of the inputs, all of which a node has; empty for any number of them."""

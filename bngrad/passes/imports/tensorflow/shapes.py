@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def bias_refusal(node: ir.Node) -> str | None:
-    """Why the gradient of a bias cannot be rewritten."""
+    """Returns the reason why the gradient of a bias cannot be rewritten; None if it can."""
     value = node.inputs[0]
     if value is None or value.shape is None:
         return "the number of its dimensions is unknown; expected a model that shape inference can read"
@@ -34,7 +34,7 @@ def bias_refusal(node: ir.Node) -> str | None:
 
 
 def bias_add_grad(site: Site) -> Sequence[ir.Value]:
-    """The sum over all dimensions but the last, or with NCHW but dimension 1."""
+    """The sum over all dimensions except the last, or with NCHW except dimension 1."""
     dY = site.x(0)
     rank = len(dY.shape or ())
     channel = rank - 1 if site.attribute("data_format", "NHWC") == "NHWC" else 1
@@ -43,7 +43,7 @@ def bias_add_grad(site: Site) -> Sequence[ir.Value]:
 
 
 def shapes_refusal(node: ir.Node) -> str | None:
-    """Why a ShapeN cannot be rewritten."""
+    """Returns the reason why a ShapeN cannot be rewritten; None if it can."""
     if len(node.inputs) != len(node.outputs) or None in node.inputs:
         return f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs; expected as many"
     dtype = read_attribute(node, "out_type", int(ir.DataType.INT32))

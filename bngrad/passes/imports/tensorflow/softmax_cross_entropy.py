@@ -28,7 +28,7 @@ _NO_CLASS = 10**9
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why a loss cannot be rewritten: its features have two dimensions."""
+    """Returns the reason why a loss cannot be rewritten; None if it can. Its features have two dimensions."""
     for value, rank in zip(node.inputs, (2, 1 if node.op_type.startswith("Sparse") else 2), strict=True):
         if value is not None and value.shape is not None and len(value.shape) != rank:
             return f"its input {value.name!r} has {len(value.shape)} dimensions; expected {rank}"
@@ -36,7 +36,7 @@ def refusal(node: ir.Node) -> str | None:
 
 
 def softmax_cross_entropy(site: Site) -> Sequence[ir.Value]:
-    """Makes the nodes for labels as distributions."""
+    """Inserts the nodes for labels as distributions."""
     labels = site.x(1)
     log_prob = _log_softmax(site)
     loss = site.op("Neg", site.op("ReduceSum", site.op("Mul", labels, log_prob), site.int64([1]), keepdims=0))
@@ -44,7 +44,7 @@ def softmax_cross_entropy(site: Site) -> Sequence[ir.Value]:
 
 
 def sparse_softmax_cross_entropy(site: Site) -> Sequence[ir.Value]:
-    """Makes the nodes for labels as class numbers."""
+    """Inserts the nodes for labels as class numbers."""
     log_prob, labels = _log_softmax(site), site.cast(site.x(1), ir.DataType.INT64)
     none = site.op("Sub", labels, site.int64(_NO_CLASS))
     labels = site.op("Where", site.op("Less", labels, site.int64(0)), none, labels)
@@ -52,7 +52,7 @@ def sparse_softmax_cross_entropy(site: Site) -> Sequence[ir.Value]:
     classes = site.op("Unsqueeze", labels, axis)
     picked = site.op("Squeeze", site.op("GatherElements", log_prob, classes, axis=1), axis)
     minus_one = site.op("Expand", like(site, -1, site.x(0)), site.op("Shape", classes))
-    # ScatterElements adds in no type that is smaller.
+    # ScatterElements does not add in 16 bits.
     narrow = dtype_of(site.x(0)) in SIXTEEN_BITS
     operands = [site.op("Exp", log_prob), minus_one]
     if narrow:

@@ -35,17 +35,17 @@ SPATIAL: Attributes = {
 
 
 def is_channels_last(node: ir.Node) -> bool:
-    """Whether the channels are the last dimension of the data."""
+    """Returns whether the channels are the last dimension of the data."""
     return str(read_attribute(node, "data_format", "NHWC")).endswith("C")
 
 
 def of_spatial(node: ir.Node, numbers: Sequence[Any]) -> list[Any]:
-    """Returns those of the spatial dimensions from what an attribute lists for each dimension."""
+    """Returns the numbers of the spatial dimensions from an attribute with a number for each dimension."""
     return list(numbers[1:-1] if is_channels_last(node) else numbers[2:])
 
 
 def spatial_refusal(node: ir.Node, data: Sequence[ir.Value | None], *names: str) -> str | None:
-    """Why the attributes of a node do not fit its data.
+    """Returns the reason why the attributes of a node do not fit its data; None if they do.
 
     Args:
         node: The node.
@@ -84,7 +84,7 @@ def windows(
     """
     rank = len(kernel)
     dilations = of_spatial(node, read_attribute(node, "dilations", ())) or [1] * rank
-    found: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(strides), "dilations": dilations}
+    attributes: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(strides), "dilations": dilations}
     padding = read_attribute(node, "padding", "SAME")
     if padding == "EXPLICIT":
         pads = list(read_attribute(node, "explicit_paddings", ()))
@@ -92,12 +92,12 @@ def windows(
     elif padding == "VALID":
         pairs = [(0, 0)] * rank
     else:
-        known = [size for size in sizes if size is not None]
-        if len(known) < rank:
-            return {**found, "auto_pad": "SAME_UPPER"}
-        axes = window_axes(known, kernel, strides=strides, dilations=dilations, auto_pad="SAME_UPPER")
+        static_sizes = [size for size in sizes if size is not None]
+        if len(static_sizes) < rank:
+            return {**attributes, "auto_pad": "SAME_UPPER"}
+        axes = window_axes(static_sizes, kernel, strides=strides, dilations=dilations, auto_pad="SAME_UPPER")
         pairs = [(axis.begin, axis.end) for axis in axes]
-    return {**found, "pads": [*(before for before, _ in pairs), *(after for _, after in pairs)]}
+    return {**attributes, "pads": [*(before for before, _ in pairs), *(after for _, after in pairs)]}
 
 
 def strides_of(node: ir.Node, rank: int) -> list[int]:
