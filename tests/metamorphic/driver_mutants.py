@@ -31,7 +31,7 @@ GRAD = of(
     (
         "training_ || dscale_.requested() || dbias_.requested()",
         "training_ || dscale_.requested()",
-        "a frozen dbias that is requested alone is not computed",
+        "a frozen dbias that is the only request is not computed",
         ("tests/ops/test_ort_op.py::test_grad_outputs_left_out", "tests/ops/test_c_abi.py"),
     ),
     (
@@ -175,7 +175,7 @@ DRIVERS = (
         (
             "separate_map_ = has_outputs && sum_and_map_ == nullptr;",
             "separate_map_ = has_outputs && program.steps() == 0;",
-            "what is not mapped in the loop that sums is not mapped at all",
+            "elements that are not mapped in the loop that sums are not mapped at all",
         ),
     )
     + of(

@@ -36,9 +36,9 @@ class ForwardModel:
     downstream: tuple[str, ...] = ()
     """Gradients of inputs after which there is no batch norm with statistics that depend on them."""
     decomposed: bool = False
-    """Whether it has gradients in training mode without an op in ORT's dialect."""
+    """True if it has gradients in training mode without an op in ORT's dialect."""
     transposable: bool = False
-    """Whether it has two spatial dimensions, H and W, that can be swapped."""
+    """True if it has two spatial dimensions, H and W, that can be swapped."""
 
     def __str__(self):
         return self.name

@@ -203,7 +203,7 @@ SUMS = [
         (
             "return ZeroTail(Sub16(x, center), count);",
             "return Sub16(x, center);",
-            "lanes behind the end of a row count",
+            "lanes after the end of a row count",
             kernel_tests("test_infinite_mean_at_a_tail"),
         ),
         (
@@ -236,7 +236,7 @@ SUMS = [
         (
             "if constexpr (Map::kMaps) map.Finish();",
             "",
-            "what is left of a row that is mapped beside is not written",
+            "the rest of a row that is mapped beside is not written",
         ),
         (
             "const int64_t whole = length - i < kTerms * kLanes ? length : i + kTerms * kLanes;",
@@ -263,7 +263,7 @@ SUMS = [
         (
             "channel + 4 <= channels_;",
             "channel < channels_;",
-            "sums of channels that there are not are added to what lies behind",
+            "sums of channels that do not exist are added to the memory after them",
         ),
     ),
     *of(
@@ -285,7 +285,7 @@ SUMS = [
         (
             "while (row + rows > block.rows) rows /= 2;",
             "",
-            "a last group of short rows reaches behind the block",
+            "a last group of short rows reaches beyond the block",
         ),
         (
             "for (; row < block.rows; row += rows) {",
@@ -370,7 +370,7 @@ SUMS = [
         (
             "const bool group = row + rows <= block.rows;",
             "const bool group = true;",
-            "the last rows of columns reach behind the block",
+            "the last rows of columns reach beyond the block",
         ),
         (
             "if (i < length) sum(Constant<1>{}, Constant<1>{}, FirstN{length - i});",
@@ -426,7 +426,7 @@ VERBS = (
         (
             "_mm256_maskstore_pd(AddressOf(p, 4 * k), DoubleMask(n, k), a.v[k])",
             "_mm256_storeu_pd(AddressOf(p, 4 * k), a.v[k])",
-            "a tail is written whole, over what is behind it",
+            "a tail is written whole, over the memory after it",
         ),
         (
             "_mm256_cvtps_pd(_mm_maskload_ps(AddressOf(p, 4 * k), QuarterMask(n, k)))",

@@ -45,8 +45,8 @@ def _per_element(run, outputs, function, dim):
     mapped = {}
     for name, value in outputs.items():
         result = value
-        for axis, one in enumerate(run.model.dims(name)):
-            result = function(result, axis) if one == dim else result
+        for axis, dimension in enumerate(run.model.dims(name)):
+            result = function(result, axis) if dimension == dim else result
         mapped[name] = result
     return mapped
 

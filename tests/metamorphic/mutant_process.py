@@ -41,12 +41,12 @@ class Outcome(NamedTuple):
 
     @property
     def killed(self):
-        """Whether a test failed; a process that dies detects nothing, because it may do so without the mutant."""
+        """True if a test failed; a process that dies detects nothing, because it may do so without the mutant."""
         return self.code == FAILED and bool(self.first)
 
 
 class _FirstFailure:
-    """A pytest plugin that records the first test that fails; a teardown that fails says nothing of the mutant."""
+    """A pytest plugin that records the first failed test; a failed teardown is not evidence about the mutant."""
 
     def __init__(self):
         self.name = ""

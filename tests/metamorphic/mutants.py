@@ -27,7 +27,7 @@ class Mutant:
     other_tests: tuple[str, ...] = ()
     """Arguments of pytest: tests elsewhere that detect the mutant, if no relation of this folder covers it."""
     equivalent: str = ""
-    """Why no result changes; empty if results change."""
+    """The reason why no result changes; empty if results change."""
 
     def __str__(self):
         return f"{Path(self.file).name}: {self.description}"

@@ -38,11 +38,11 @@ class Result(NamedTuple):
     killer: str
     """The test that failed; empty if none did."""
     error: str = ""
-    """Why the mutant could not be tested."""
+    """The reason why the mutant could not be tested."""
 
     @property
     def as_expected(self):
-        """Whether the mutant was killed, or is equivalent and survived."""
+        """True if the mutant was killed, or is equivalent and survived."""
         return not self.error and bool(self.killer) != bool(self.mutant.equivalent)
 
     @property
@@ -147,8 +147,8 @@ def key(mutant):
 def read_log(log, mutants):
     """Returns the results in a log, which apply to the sources that they were made with."""
     lines = log.read_text(encoding="utf-8").splitlines() if log and log.is_file() else []
-    known = {json.dumps(mutant): outcome for mutant, *outcome in map(json.loads, lines)}
-    return [Result(m, *known[json.dumps(key(m))]) for m in mutants if json.dumps(key(m)) in known]
+    outcomes = {json.dumps(mutant): outcome for mutant, *outcome in map(json.loads, lines)}
+    return [Result(m, *outcomes[json.dumps(key(m))]) for m in mutants if json.dumps(key(m)) in outcomes]
 
 
 def main():

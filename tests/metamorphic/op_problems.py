@@ -194,7 +194,7 @@ class Problem:
         return np.sum(np.asarray(data, np.float64), axis=self.reduced)
 
     def is_data(self, output):
-        """Whether an output has X's shape."""
+        """Returns whether an output has X's shape."""
         return output in ("dX", "d_dY", "d_X", "Y")
 
 

@@ -13,8 +13,10 @@ def twice(problem, op, _rng):
 
 
 def threads(problem, op, _rng):
-    one = problem.run(op, threads=1)
-    return [comparison for n in (2, 5) for comparison in exactly(problem.run(op, threads=n), one, f"{n} threads")]
+    single = problem.run(op, threads=1)
+    return [
+        comparison for n in (2, 5) for comparison in exactly(problem.run(op, threads=n), single, f"{n} threads")
+    ]
 
 
 def permuted_columns(problem, op, rng):
@@ -43,8 +45,8 @@ def scaled_gradient(problem, op, _rng):
 def scaled_dy_of_second(problem, op, _rng):
     """Without ddscale and ddbias, d_X and d_scale are multiples of dY, and d_dY does not depend on it."""
     none = {name: problem.arrays[name] * 0 for name in ("ddscale", "ddbias")}
-    one = problem.with_arrays(**none)
-    got, twice_as_much = one.run(op), one.with_arrays(dY=problem.arrays["dY"] * 2).run(op)
+    plain = problem.with_arrays(**none)
+    got, twice_as_much = plain.run(op), plain.with_arrays(dY=problem.arrays["dY"] * 2).run(op)
     expected = {name: value.astype(np.float64) * 2 for name, value in got.items()} | {"d_dY": got["d_dY"]}
     return exactly(twice_as_much, expected)
 

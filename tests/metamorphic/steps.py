@@ -50,8 +50,8 @@ class Step:
         self._inputs = {value.name for value in self._session.get_inputs()}
 
     def __call__(self, feeds):
-        given = {name: array for name, array in feeds.items() if name in self._inputs}
-        return dict(zip(self.names, self._session.run(self.names, given), strict=True))
+        inputs = {name: array for name, array in feeds.items() if name in self._inputs}
+        return dict(zip(self.names, self._session.run(self.names, inputs), strict=True))
 
 
 def _session(proto, implementation, threads):

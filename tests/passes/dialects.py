@@ -41,20 +41,20 @@ def node_model(
     """
     names = ["" if array is None else name for name, array in inputs.items()]
     node = helper.make_node(op_type, names, list(outputs), name="foreign", domain=domain, **attributes)
-    given = {name: array for name, array in inputs.items() if array is not None}
+    arrays = {name: array for name, array in inputs.items() if array is not None}
     graph = helper.make_graph(
         [node],
         "dialect",
-        [_value_info(name, array) for name, array in given.items() if name not in constants],
+        [_value_info(name, array) for name, array in arrays.items() if name not in constants],
         [onnx.ValueInfoProto(name=name) for name in outputs if name],
-        [onnx.numpy_helper.from_array(given[name], name) for name in constants],
+        [onnx.numpy_helper.from_array(arrays[name], name) for name in constants],
     )
     imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
     return ir.from_proto(helper.make_model(graph, opset_imports=imports, ir_version=8))
 
 
 def rewritten(model: ir.Model, import_pass: ir.passes.InPlacePass) -> ir.Model:
-    """What the pipeline makes of a model with one import pass: typed, checked, with its functions."""
+    """The result of the pipeline with one import pass: typed, checked, with its functions."""
     model = model.clone()
     ShapeInferencePass(check_type=False, strict_mode=False)(model)
     import_pass(model)

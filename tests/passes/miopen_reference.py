@@ -1,6 +1,6 @@
 """MIOpen's batch norm in float64, in its own terms, and the models of its nodes that the tests run.
 
-Statistics are of x seen as (N, C, S): over N and S in the spatial mode, over N alone per activation.
+Statistics are of x seen as (N, C, S): over N and S in the spatial mode, only over N per activation.
 """
 
 from __future__ import annotations

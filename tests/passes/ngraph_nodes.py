@@ -26,7 +26,7 @@ def per_channel(values, rank):
 
 
 def backprop(gamma, beta, input, mean, variance, delta, eps):  # noqa: A002, ARG001
-    """What nGraph's reference kernel does: through gamma / sqrt(variance + eps), the mean, and the variance."""
+    """nGraph's reference kernel: through gamma / sqrt(variance + eps), the mean, and the variance."""
     rank, others = input.ndim, tuple(d for d in range(input.ndim) if d != 1)
     per_mean = input.size // input.shape[1]
     delta, centered = delta.astype(np.float64), input.astype(np.float64) - per_channel(mean, rank)

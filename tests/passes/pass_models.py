@@ -62,7 +62,7 @@ def dims(rank, channels=3):
 
 
 def internal_and_grad(rank, dtype="float"):
-    """What ORT's builder makes of a batch norm, of any rank."""
+    """The graph that ORT's builder writes for a batch norm, of any rank."""
     data, c = f"{dtype}[{dims(rank)}]", f"{dtype}[3]"
     return f"""g ({data} dy, {data} x, {c} scale, {c} bias, {c} mean, {c} var)
         => ({data} y, {c} new_mean, {c} new_var, {data} dx, {c} dscale, {c} dbias) {{
@@ -101,7 +101,7 @@ def run(graph, feeds, implementation="function"):
 
 
 def lines(graph):
-    """A model as text that says everything a rewrite may change, one node a line."""
+    """A model as text with everything that a rewrite may change, one node a line."""
     imports = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opset_imports.items())
     result = [f"IR version {graph.ir_version}; imports {imports}"]
     scopes = [("graph", graph.graph), *((f"function {f.domain}.{f.name}", f) for f in graph.functions.values())]

@@ -1,4 +1,4 @@
-"""What TensorFlow's fused batch norm computes, in float64 and in TensorFlow's terms; and nodes of it as models."""
+"""TensorFlow's fused batch norm in float64 and in TensorFlow's terms, and models with its nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TINY = 1e-3
 
 
 def shape_of(data_format, rank=None, channels=3, batch=2, extents=(4, 5, 3)):
-    """A shape of a format; of another rank than its name says, if asked."""
+    """A shape of a format; of another rank than that of its name, if requested."""
     spatial = extents[: (rank or len(data_format)) - 2]
     return (batch, *spatial, channels) if data_format.endswith("C") else (batch, channels, *spatial)
 

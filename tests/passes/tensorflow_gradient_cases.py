@@ -25,8 +25,8 @@ class Case(NamedTuple):
     def wanted(self):
         """The outputs in float64."""
         arrays = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in self.inputs.values()]
-        made = self.formula(*arrays, **self.attributes)
-        return list(made) if isinstance(made, tuple) else [made]
+        result = self.formula(*arrays, **self.attributes)
+        return list(result) if isinstance(result, tuple) else [result]
 
 
 def window_pads(sizes, kernel, strides, dilations, padding, explicit):
@@ -97,11 +97,11 @@ class Sliding:
 def backprop_filter(x, sizes, dy, *, data_format, **attributes):
     x, dy = last(x, data_format), last(dy, data_format)
     slide = Sliding(x.shape, tuple(sizes[:-2]), attributes | {"data_format": data_format})
-    group, made = x.shape[-1] // sizes[-2], np.zeros(sizes)
+    group, gradient = x.shape[-1] // sizes[-2], np.zeros(sizes)
     for index, where in slide.elements():
         met = slide.padded(x)[where].reshape(-1, group, sizes[-2])
-        made[index] = np.einsum("ngc,ngm->cgm", met, dy.reshape(len(met), group, -1)).reshape(sizes[-2:])
-    return made
+        gradient[index] = np.einsum("ngc,ngm->cgm", met, dy.reshape(len(met), group, -1)).reshape(sizes[-2:])
+    return gradient
 
 
 def backprop_input(sizes, w, dy, *, data_format, **attributes):
@@ -119,11 +119,14 @@ def backprop_input(sizes, w, dy, *, data_format, **attributes):
 
 def depthwise_filter(x, sizes, dy, *, data_format, **attributes):
     x, dy = last(x, data_format), last(dy, data_format)
-    slide, made = Sliding(x.shape, tuple(sizes[:-2]), attributes | {"data_format": data_format}), np.zeros(sizes)
+    slide, gradient = (
+        Sliding(x.shape, tuple(sizes[:-2]), attributes | {"data_format": data_format}),
+        np.zeros(sizes),
+    )
     for index, where in slide.elements():
         parts = dy.reshape(-1, *sizes[-2:])
-        made[index] = np.einsum("nc,ncm->cm", slide.padded(x)[where].reshape(len(parts), -1), parts)
-    return made
+        gradient[index] = np.einsum("nc,ncm->cm", slide.padded(x)[where].reshape(len(parts), -1), parts)
+    return gradient
 
 
 def depthwise_input(sizes, w, dy, *, data_format, **attributes):
@@ -238,20 +241,20 @@ def convolution_cases():
         x, filters = draw(rng, shape_in(data_format, 4)), draw(rng, (3, 2, 4 // group, 6))
         dy = draw(rng, out_shape(x.shape, (3, 2), attributes, 6))
         sizes = np.array(x.shape, np.int32), np.array(filters.shape, np.int32)
-        made = {"input": x, "filter_sizes": sizes[1], "out_backprop": dy}
+        inputs = {"input": x, "filter_sizes": sizes[1], "out_backprop": dy}
         yield Case(
             f"Conv2DBackpropFilter-{name}",
             "Conv2DBackpropFilter",
-            made,
+            inputs,
             attributes,
             backprop_filter,
             ("filter_sizes",),
         )
-        made = {"input_sizes": sizes[0], "filter": filters, "out_backprop": dy}
+        inputs = {"input_sizes": sizes[0], "filter": filters, "out_backprop": dy}
         yield Case(
             f"Conv2DBackpropInput-{name}",
             "Conv2DBackpropInput",
-            made,
+            inputs,
             attributes,
             backprop_input,
             ("input_sizes",),
@@ -262,29 +265,29 @@ def convolution_cases():
             of_filter = {"input": x, "filter_sizes": np.array(depthwise.shape, np.int32), "out_backprop": dy}
             op_type = "DepthwiseConv2dNativeBackpropFilter"
             yield Case(f"{op_type}-{name}", op_type, of_filter, attributes, depthwise_filter, ("filter_sizes",))
-            made = {"input_sizes": sizes[0], "filter": depthwise, "out_backprop": dy}
+            inputs = {"input_sizes": sizes[0], "filter": depthwise, "out_backprop": dy}
             op_type = "DepthwiseConv2dNativeBackpropInput"
-            yield Case(f"{op_type}-{name}", op_type, made, attributes, depthwise_input, ("input_sizes",))
+            yield Case(f"{op_type}-{name}", op_type, inputs, attributes, depthwise_input, ("input_sizes",))
     for data_format, padding in itertools.product(["NDHWC", "NCDHW"], ["SAME", "VALID"]):
         attributes = {"data_format": data_format, "padding": padding, "strides": listed(data_format, (1, 2, 1))}
         rng = np.random.default_rng(5)
         x, filters = draw(rng, shape_in(data_format, 2)), draw(rng, (2, 3, 2, 2, 3))
         dy = draw(rng, out_shape(x.shape, (2, 3, 2), attributes, 3))
-        made = {"input": x, "filter_sizes": np.array(filters.shape, np.int32), "out_backprop": dy}
+        inputs = {"input": x, "filter_sizes": np.array(filters.shape, np.int32), "out_backprop": dy}
         name = f"{data_format}-{padding}"
         yield Case(
             f"Conv3DBackpropFilterV2-{name}",
             "Conv3DBackpropFilterV2",
-            made,
+            inputs,
             attributes,
             backprop_filter,
             ("filter_sizes",),
         )
-        made = {"input_sizes": np.array(x.shape, np.int32), "filter": filters, "out_backprop": dy}
+        inputs = {"input_sizes": np.array(x.shape, np.int32), "filter": filters, "out_backprop": dy}
         yield Case(
             f"Conv3DBackpropInputV2-{name}",
             "Conv3DBackpropInputV2",
-            made,
+            inputs,
             attributes,
             backprop_input,
             ("input_sizes",),
@@ -310,11 +313,11 @@ def pool_cases():
         for _, where in slide.elements():
             y = np.maximum(y, slide.padded(last(x, data_format), -np.inf)[where])
         suffix = "3DGrad" if len(kernel) == 3 else "Grad"
-        given = {"orig_input": x, "orig_output": np.ascontiguousarray(first(y, data_format)), "grad": dy}
-        yield Case(f"MaxPool{suffix}-{name}", f"MaxPool{suffix}", given, attributes, max_pool)
-        given = {"orig_input_shape": np.array(x.shape, np.int32), "grad": dy}
+        inputs = {"orig_input": x, "orig_output": np.ascontiguousarray(first(y, data_format)), "grad": dy}
+        yield Case(f"MaxPool{suffix}-{name}", f"MaxPool{suffix}", inputs, attributes, max_pool)
+        inputs = {"orig_input_shape": np.array(x.shape, np.int32), "grad": dy}
         yield Case(
-            f"AvgPool{suffix}-{name}", f"AvgPool{suffix}", given, attributes, average_pool, ("orig_input_shape",)
+            f"AvgPool{suffix}-{name}", f"AvgPool{suffix}", inputs, attributes, average_pool, ("orig_input_shape",)
         )
 
 
@@ -325,29 +328,29 @@ def other_cases():
         low = 0.2 if op_type in ("SqrtGrad", "RsqrtGrad", "InvGrad", "ReciprocalGrad") else None
         factor = 4 if op_type == "Relu6Grad" else 1
         first_one, second = draw(rng, (3, 7), low) * np.float32(factor), draw(rng, (3, 7)) * np.float32(factor)
-        read = "outputs" if op_type in ("EluGrad", "SeluGrad") else "features"
-        names = ("y", "dy") if of_output else ("gradients", read)
+        operand = "outputs" if op_type in ("EluGrad", "SeluGrad") else "features"
+        names = ("y", "dy") if of_output else ("gradients", operand)
         yield Case(op_type, op_type, dict(zip(names, (first_one, second), strict=True)), {}, formula)
-    given = {"gradients": draw(rng, (3, 7)), "features": draw(rng, (3, 7))}
-    yield Case("LeakyReluGrad-alpha", "LeakyReluGrad", given, {"alpha": 0.3}, ELEMENTWISE["LeakyReluGrad"])
+    inputs = {"gradients": draw(rng, (3, 7)), "features": draw(rng, (3, 7))}
+    yield Case("LeakyReluGrad-alpha", "LeakyReluGrad", inputs, {"alpha": 0.3}, ELEMENTWISE["LeakyReluGrad"])
     for data_format, shape in itertools.product(["NHWC", "NCHW"], [(2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 2, 4)]):
         channel = len(shape) - 1 if data_format == "NHWC" else 1
 
         def bias(dy, data_format, channel=channel):  # noqa: ARG001
             return dy.sum(tuple(axis for axis in range(dy.ndim) if axis != channel))
 
-        given = {"out_backprop": draw(rng, shape)}
+        inputs = {"out_backprop": draw(rng, shape)}
         yield Case(
-            f"BiasAddGrad-{data_format}-{len(shape)}", "BiasAddGrad", given, {"data_format": data_format}, bias
+            f"BiasAddGrad-{data_format}-{len(shape)}", "BiasAddGrad", inputs, {"data_format": data_format}, bias
         )
     features = draw(rng, (4, 5)) * np.float32(3)
     labels = softmax(draw(rng, (4, 5))) * np.float32(1.5)
     op_type = "SoftmaxCrossEntropyWithLogits"
     yield Case(op_type, op_type, {"features": features, "labels": labels}, {}, cross_entropy, outputs=2)
     for dtype in (np.int32, np.int64):
-        given = {"features": features, "labels": np.array([0, 4, 2, 2], dtype)}
+        inputs = {"features": features, "labels": np.array([0, 4, 2, 2], dtype)}
         name = f"Sparse{op_type}-{np.dtype(dtype)}"
-        yield Case(name, f"Sparse{op_type}", given, {}, sparse_cross_entropy, outputs=2)
+        yield Case(name, f"Sparse{op_type}", inputs, {}, sparse_cross_entropy, outputs=2)
 
 
 CASES = {case.name: case for case in (*convolution_cases(), *pool_cases(), *other_cases())}

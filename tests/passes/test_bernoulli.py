@@ -39,10 +39,13 @@ def test_a_training_graph_draws_with_the_given_probability(body):
 
 
 def test_names_and_types_stay():
-    given = ir.from_proto(model(DRAWS["of-another-type"]))
-    assert BernoulliPass()(given).modified
-    assert [one.name for node in given.graph for one in node.outputs if one.name in ("e", "d")] == ["e", "d"]
-    onnx.checker.check_model(ir.to_proto(given), full_check=True)
+    ir_model = ir.from_proto(model(DRAWS["of-another-type"]))
+    assert BernoulliPass()(ir_model).modified
+    assert [value.name for node in ir_model.graph for value in node.outputs if value.name in ("e", "d")] == [
+        "e",
+        "d",
+    ]
+    onnx.checker.check_model(ir.to_proto(ir_model), full_check=True)
 
 
 def test_validation_in_a_run_draws_with_the_given_probability():

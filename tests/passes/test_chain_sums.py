@@ -29,15 +29,15 @@ TEXT = (
 )
 def test_what_becomes_of_a_sum(name, inputs, after, rng):
     text = TEXT % (name, inputs)
-    given = model(text)
-    changed = ChainSumsPass()(given).modified
-    assert ops(given) == after
+    ir_model = model(text)
+    changed = ChainSumsPass()(ir_model).modified
+    assert ops(ir_model) == after
     assert changed == (after != ["Sum"])
-    assert [value.name for value in given.graph.outputs] == ["y"]
+    assert [value.name for value in ir_model.graph.outputs] == ["y"]
     feeds = {name: rng.standard_normal(7, np.float32) for name in "abc" if name in inputs}
     used = proto(text)
     kept = [value for value in used.graph.input if value.name in feeds]
     del used.graph.input[:]
     used.graph.input.extend(kept)
-    given.graph.inputs[:] = [value for value in given.graph.inputs if value.name in feeds]
-    close(run(ir.to_proto(given), feeds), run(used, feeds), 0)
+    ir_model.graph.inputs[:] = [value for value in ir_model.graph.inputs if value.name in feeds]
+    close(run(ir.to_proto(ir_model), feeds), run(used, feeds), 0)

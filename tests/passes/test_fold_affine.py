@@ -1,4 +1,4 @@
-"""A scale and a shift behind a batch norm become part of it: the same numbers, the same gradients."""
+"""A scale and a shift after a batch norm become part of it: the same numbers, the same gradients."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ def test_fused_computes_the_same(mode, implementation, rng):
 
 
 def test_names_stay():
-    given = model(graph(BACKWARD.replace("MODE", "1")))
-    assert FuseReluPass()(given).modified
-    (node,) = [node for node in given.graph if node.domain == "bngrad"]
+    ir_model = model(graph(BACKWARD.replace("MODE", "1")))
+    assert FuseReluPass()(ir_model).modified
+    (node,) = [node for node in ir_model.graph if node.domain == "bngrad"]
     assert (node.name, node.op_type) == ("bn", "BatchNormalizationReluGrad")
     assert [value.name for value in node.inputs] == ["dz", "z", "x", "scale", "mean", "inv_std", "axes"]
-    assert not FuseReluPass()(given).modified
+    assert not FuseReluPass()(ir_model).modified
 
 
 LEFT_ALONE = {
@@ -57,7 +57,7 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("case", LEFT_ALONE)
 def test_left_alone(case):
     body, results = LEFT_ALONE[case]
-    given = model(graph(body.replace("MODE", "1"), results))
-    before = ops(given)
-    assert not FuseReluPass()(given).modified
-    assert ops(given) == before
+    ir_model = model(graph(body.replace("MODE", "1"), results))
+    before = ops(ir_model)
+    assert not FuseReluPass()(ir_model).modified
+    assert ops(ir_model) == before

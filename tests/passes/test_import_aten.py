@@ -1,4 +1,4 @@
-"""ATen's batch-norm gradients -> ours: every op, spelling, mode, type and rank, and every refusal."""
+"""ATen's batch-norm gradients -> bngrad's: every op, spelling, mode, type and rank, and every refusal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TYPES += [(data, parameter) for data in ("float16", "bfloat16") for parameter in
 
 
 def aten(t, train=True, eps=EPS):
-    """What ATen computes on the CPU, in its own steps, channel by channel, in float64."""
+    """The results of ATen on the CPU, in its own steps, channel by channel, in float64."""
     t = {name: None if value is None else value.astype(np.float64) for name, value in t.items()}
     x, grad_out = t["input"], t["grad_out"]
     channels = x.shape[1]
@@ -103,9 +103,9 @@ def attribute_value(value):
     )
 
 
-def node(op, t, form="ATen", *, outputs=OUTPUTS, leave_out=(), **given):
+def node(op, t, form="ATen", *, outputs=OUTPUTS, leave_out=(), **changes):
     """A model of one node: ``ATen`` has scalars as constant inputs; other forms are a domain and a prefix."""
-    values = scalars(**given)
+    values = scalars(**changes)
     inputs, constants, attributes = {}, [], {}
     for name in ORDER[op].split():
         role = ALIASES.get(name, name)
@@ -442,11 +442,11 @@ def test_in_a_function_where_no_type_and_no_rank_is_known(data, parameter, mode,
 def test_in_a_function_of_a_model_that_computes_in_double(rng):
     text = IN_A_FUNCTION.replace("T[", "double[").replace("P[", "double[").replace("TRAIN", "0")
     text = text.replace("WEIGHT", "w").replace("SAVED", ",").replace("=> (", "=> (double[N,3,4] known, ", 1)
-    known = (
+    call = (
         "known = aten.native_batch_norm_backward<train = 1>(grad_out, input, weight, , , save_mean, save_invstd)"
     )
     text = text.replace(
-        "    grad_input, grad_weight, grad_bias =", f"    {known}\n    grad_input, grad_weight, grad_bias =", 1
+        "    grad_input, grad_weight, grad_bias =", f"    {call}\n    grad_input, grad_weight, grad_bias =", 1
     )
     t = tensors(rng, (5, 3, 4), "double")
     after = rewritten(ir.from_proto(onnx.parser.parse_model(text)), ImportAtenPass())
@@ -487,12 +487,18 @@ def test_in_a_branch(rng):
     text = text.replace("bool[3] {1, 0, 0}", "int64[3] {1, 0, 0}").replace("bool {0}", "int64 {0}")
     before = model(text, 17, "org.pytorch.aten")
     t = tensors(rng, (4, 3, 4))
-    given = {"dy": t["grad_out"], "x": t["input"], "w": t["weight"], "m": t["running_mean"], "v": t["running_var"]}
+    inputs = {
+        "dy": t["grad_out"],
+        "x": t["input"],
+        "w": t["weight"],
+        "m": t["running_mean"],
+        "v": t["running_var"],
+    }
     after = rewritten(before, ImportAtenPass())
     assert "bngrad.BatchNormalizationGrad" in ops(after)
-    got = run(after, {**given, "c": np.array(True)})["dx"]
+    got = run(after, {**inputs, "c": np.array(True)})["dx"]
     assert worst_error(got, aten(t, train=False)["grad_input"]) <= TOLERANCES["float"]
-    np.testing.assert_array_equal(run(after, {**given, "c": np.array(False)})["dx"], t["grad_out"])
+    np.testing.assert_array_equal(run(after, {**inputs, "c": np.array(False)})["dx"], t["grad_out"])
 
 
 def test_the_saved_statistics_of_a_forward_pass_of_ours_are_not_touched():
@@ -711,8 +717,8 @@ def test_the_example_of_the_document(rng):
     t = tensors(rng, (4, 3, 5))
     after = rewritten(before, ImportAtenPass())
     assert ops(after).count("bngrad.BatchNormalizationGrad") == 2
-    given = {"dy": t["grad_out"], "x": t["input"], "weight": t["weight"], "running_mean": t["running_mean"]}
-    given |= {"running_var": t["running_var"], "save_mean": t["save_mean"], "save_invstd": t["save_invstd"]}
-    got = run(after, given)
+    arguments = {"dy": t["grad_out"], "x": t["input"], "weight": t["weight"], "running_mean": t["running_mean"]}
+    arguments |= {"running_var": t["running_var"], "save_mean": t["save_mean"], "save_invstd": t["save_invstd"]}
+    got = run(after, arguments)
     for name, train in (("dx", True), ("dx_frozen", False)):
         assert worst_error(got[name], aten(t, train)["grad_input"]) <= TOLERANCES["float"], name

@@ -61,7 +61,7 @@ def call(op, train, mask, t):
 
 @pytest.fixture(scope="module")
 def torch_answers(tmp_path_factory):
-    """What PyTorch answers to all cases; it is installed for it, and where it cannot be, the tests are skipped."""
+    """PyTorch's results of all cases; it is installed for them, or the tests are skipped."""
     path = tmp_path_factory.mktemp("torch")
     venv.create(path / "venv", with_pip=True)
     python = path / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
@@ -112,8 +112,8 @@ def test_what_the_exporter_writes_is_imported(torch_answers):
     (exported,) = (n for n in before.graph if n.op_type == NATIVE)
     assert exported.domain == "aten"
     names = [value.name for value in before.graph.inputs]
-    given = dict(zip(names, (EXPORT[name] for name in ORDER[NATIVE].split()[:7]), strict=True))
-    got = run(rewritten(before, ImportAtenPass()), given)
+    inputs = dict(zip(names, (EXPORT[name] for name in ORDER[NATIVE].split()[:7]), strict=True))
+    got = run(rewritten(before, ImportAtenPass()), inputs)
     want = run(rewritten(node(NATIVE, EXPORT), ImportAtenPass()), feeds(EXPORT))
     for value, name in zip(got.values(), OUTPUTS, strict=True):
         np.testing.assert_array_equal(value, want[name], err_msg=name)

@@ -1,4 +1,4 @@
-"""DirectML's batch-norm gradient -> ours: every set of summed dimensions, wherever the node is."""
+"""DirectML's batch-norm gradient -> bngrad's: every set of summed dimensions, wherever the node is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DirectML's batch-norm gradient: what its tensors say of the axes, and every constraint on them."""
+"""DirectML's batch-norm gradient: the axes that its tensors determine, and every constraint on them."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_an_activation_by_its_value_and_by_the_enumerators_name(index, rng):
 
 
 def numeric(name, t, mode, step=1e-6):
-    """dbias, the sum of the gradient by u, from differences of the forward pass alone."""
+    """dbias, the sum of the gradient with respect to u, from differences of only the forward pass."""
     u = preactivation(t, "NCHW", mode)
     numbers = [float(np.float32(v)) for v in NUMBERS.values()]
     slope = (forward(name, u + step, *numbers) - forward(name, u - step, *numbers)) / (2 * step)

@@ -172,9 +172,9 @@ def test_nothing_is_made_for_a_gradient_that_nobody_reads(rng):
     t = tensors(rng, "NCHW", "spatial", TYPES["float"])
     model = node_model(OPS[0], node_inputs(t), OUTPUTS, domain="miopen", bn_mode=1, alphaParamDiff=2.0)
     del model.graph.outputs[1:]
-    made = ops(rewritten(model, ImportMiopenBackwardPass()))
-    assert made[-1] == "bngrad.BatchNormalizationGrad"
-    assert "Mul" not in made
+    op_types = ops(rewritten(model, ImportMiopenBackwardPass()))
+    assert op_types[-1] == "bngrad.BatchNormalizationGrad"
+    assert "Mul" not in op_types
 
 
 DECLARED = {

@@ -1,4 +1,4 @@
-"""What all of MIOpen's nodes share: what is refused, where a node may be, and what is kept."""
+"""Properties of all of MIOpen's nodes: refusals, places of a node, and names that are kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parsed(text):
 
 
 def imported(result):
-    """Whether any pass changed a model."""
+    """Returns whether any pass changed a model."""
     modified = [import_pass()(result).modified for import_pass in PASSES]
     return any(modified)
 
@@ -71,11 +71,11 @@ def text(kind, *, inputs=None, outputs=None, without=(), graph_outputs=None, typ
     """One node in ONNX text, with some of it changed."""
     op_type, its_outputs, its_inputs, its_attributes = NODES[kind]
     outputs = outputs or its_outputs
-    given = {"bn_mode": '"spatial"'} | its_attributes | attributes
-    listed = ", ".join(f"{name} = {value}" for name, value in given.items() if name not in without)
+    merged = {"bn_mode": '"spatial"'} | its_attributes | attributes
+    listed = ", ".join(f"{name} = {value}" for name, value in merged.items() if name not in without)
     arguments = ", ".join(f"{of} {name}" for name, of in (ARGUMENTS | (types or {})).items())
-    made = [f"float[a{i},b{i},c{i},d{i}] {name}" for i, name in enumerate(graph_outputs or outputs.split(", "))]
-    return f"""g ({arguments}) => ({", ".join(filter(None, made))}) {{
+    results = [f"float[a{i},b{i},c{i},d{i}] {name}" for i, name in enumerate(graph_outputs or outputs.split(", "))]
+    return f"""g ({arguments}) => ({", ".join(filter(None, results))}) {{
         [bn] {outputs} = miopen.{op_type}<{listed}>({inputs or its_inputs}) }}"""
 
 

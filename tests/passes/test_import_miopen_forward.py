@@ -59,7 +59,7 @@ def normalize(t, layout, mode, mean, variance, epsilon=EPSILON):
 
 
 def want_trained(t, layout, mode, factor=FACTOR, epsilon=EPSILON):
-    """What forward training writes; the factor is the weight of the new value, the running variance unbiased."""
+    """The outputs of forward training; the factor weights the new value, and the running variance is unbiased."""
     mean, variance = batch_statistics(t["x"], layout, mode)
     n = t["x"].size // variance.size
     f = float(np.float32(factor))

@@ -1,4 +1,4 @@
-"""nGraph's batch norms -> ours: what they compute, wherever the node is."""
+"""nGraph's batch norms -> bngrad's: the results, wherever the node is."""
 
 from __future__ import annotations
 
@@ -119,20 +119,20 @@ def test_an_offset_costs_no_digits(rng):
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (0, 3, 4), (2, 3, 0), (2, 3, 4, 0)], ids=str)
-@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
-def test_an_empty_batch_has_gradients_of_zero(shape, known, rng):
+@pytest.mark.parametrize("static", [True, False], ids=["known", "unknown"])
+def test_an_empty_batch_has_gradients_of_zero(shape, static, rng):
     inputs = draw(shape, "float", rng)
     model, feeds = node_model(BACKPROP, inputs, BACKPROP_OUTPUTS, eps=1e-3), inputs
-    if not known:
+    if not static:
         model, feeds = of_unknown_rank(BACKPROP, inputs)
     result = run(rewritten(model, ImportNgraphPass()), feeds)
-    assert result["input_delta"].shape == (shape if known else (0,))
+    assert result["input_delta"].shape == (shape if static else (0,))
     for name in ("gamma_delta", "beta_delta"):
         np.testing.assert_array_equal(result[name], np.zeros(3, np.float32))
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
-def test_an_empty_batch_has_no_statistics(known):
+@pytest.mark.parametrize("static", [True, False], ids=["known", "unknown"])
+def test_an_empty_batch_has_no_statistics(static):
     """nGraph divides 0 by 0 there too."""
     inputs = {
         "gamma": np.ones(3, np.float32),
@@ -140,10 +140,10 @@ def test_an_empty_batch_has_no_statistics(known):
         "input": np.ones((0, 3), np.float32),
     }
     model, feeds = node_model(FORWARD, inputs, FORWARD_OUTPUTS, eps=1e-3), inputs
-    if not known:
+    if not static:
         model, feeds = of_unknown_rank(FORWARD, inputs)
     result = run(rewritten(model, ImportNgraphPass()), feeds)
-    assert result["output"].shape == ((0, 3) if known else (0,))
+    assert result["output"].shape == ((0, 3) if static else (0,))
     assert np.isnan(result["batch_mean"]).all()
     assert np.isnan(result["batch_variance"]).all()
 

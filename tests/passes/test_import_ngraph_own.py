@@ -55,8 +55,8 @@ def test_ngraph_batch_norm_training_0eps(dtype, gamma, beta):
 @pytest.mark.parametrize("case", FPROP)
 def test_ngraph_batch_norm_fprop(case):
     shape, normed, mean, variance, atol = FPROP[case]
-    one = np.ones(2, np.float32)
-    got = forward({"gamma": one, "beta": 0 * one, "input": EIGHT.reshape(shape)}, 0.001)
+    ones = np.ones(2, np.float32)
+    got = forward({"gamma": ones, "beta": 0 * ones, "input": EIGHT.reshape(shape)}, 0.001)
     all_close(got["output"], normed, atol=atol)
     all_close(got["batch_mean"], mean, atol=atol)
     all_close(got["batch_variance"], variance, atol=1e-6)
@@ -74,7 +74,7 @@ BPROP_INPUT = """
 def test_ngraph_batch_norm_bprop_n4c3h2w2():
     """The statistics come from the forward node, and the delta is constant, so two gradients are exactly 0."""
     x = np.array(BPROP_INPUT.split(), np.float32).reshape(4, 3, 2, 2)
-    two, one = np.full(3, 2, np.float32), np.ones(3, np.float32)
+    twos, ones = np.full(3, 2, np.float32), np.ones(3, np.float32)
     data, c = "float[4,3,2,2]", "float[3]"
     model = ir.from_proto(
         proto(
@@ -84,7 +84,7 @@ def test_ngraph_batch_norm_bprop_n4c3h2w2():
                     (gamma, beta, input, mean, variance, delta) }}"""
         )
     )
-    feeds = {"input": x, "gamma": two, "beta": one, "delta": np.full(x.shape, 20, np.float32)}
+    feeds = {"input": x, "gamma": twos, "beta": ones, "delta": np.full(x.shape, 20, np.float32)}
     got = run(rewritten(model, ImportNgraphPass()), feeds)
     all_close(got["input_delta"], np.zeros(x.shape), 1e-3, 1e-4)
     all_close(got["gamma_delta"], np.zeros(3), 1e-2, 1e-3)

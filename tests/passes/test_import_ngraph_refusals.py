@@ -128,7 +128,7 @@ def test_type_prop_accepted(case):
     by_name = {value.name: value for value in model.graph.outputs}
     assert known(by_name["input_delta"].shape) == data
     for name in ("gamma_delta", "beta_delta"):
-        # Where nothing is known of the channels, nGraph says {?} and we say nothing.
+        # Where the channels are unknown, nGraph infers {?} and bngrad nothing.
         assert (known(by_name[name].shape) or (_,)) == channels
     assert {value.dtype for value in by_name.values()} == {ir.DataType.FLOAT}
 

@@ -1,4 +1,4 @@
-"""ONNX's own training-mode BatchNormalization -> ours, and the hazards that this removes."""
+"""ONNX's own training-mode BatchNormalization -> bngrad's, and the hazards that this removes."""
 
 from __future__ import annotations
 
@@ -114,8 +114,10 @@ def test_equal_initializers_are_not_overwritten(rng):
         float[3] bias = {{0, 0, 0}}, float[3] mean = {{0, 0, 0}}, float[3] var = {{1, 1, 1}}> {{
         y, a, b = BatchNormalization<training_mode = 1>(x, scale, bias, mean, var) }}""")
     feeds = feeds_for(original, rng)
-    one, zero = np.ones(3), np.zeros(3)
-    want = reference.batch_normalization_training(feeds["x"], one, zero, zero, one, (0, 2, 3), 1e-5, 0.9, False).Y
+    ones, zeros = np.ones(3), np.zeros(3)
+    want = reference.batch_normalization_training(
+        feeds["x"], ones, zeros, zeros, ones, (0, 2, 3), 1e-5, 0.9, False
+    ).Y
     from bngrad.runtime.session import session
 
     for implementation in ("function", "native"):

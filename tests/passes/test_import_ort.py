@@ -1,4 +1,4 @@
-"""ORT's batch-norm nodes -> ours: every rank, every place, every refusal."""
+"""ORT's batch-norm nodes -> bngrad's: every rank, every place, every refusal."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ Block (x, scale, bias, mean, var) => (y) {{
 
 
 def test_a_node_in_a_function(oracle, rng):
-    """Nothing says what rank its input has, and its output is the function's own."""
+    """The rank of its input is unknown, and its output is the function's own."""
     result = imported(FUNCTION)
     (function,) = result.functions.values()
     assert [n.op_type for n in function if n.domain == "bngrad"] == ["BatchNormalizationTraining"]
@@ -277,8 +277,8 @@ def test_new_names_are_new(case):
     result = imported(TAKEN[case])
     names = [node.outputs[0].name for node in ir.traversal.RecursiveGraphIterator(result.graph)]
     names += [node.outputs[0].name for function in result.functions.values() for node in function]
-    (made,) = (name for name in names if name.startswith("bngrad_axes") and name.endswith("_1"))
-    assert made[:-2] in TAKEN[case]
+    (new_name,) = (name for name in names if name.startswith("bngrad_axes") and name.endswith("_1"))
+    assert new_name[:-2] in TAKEN[case]
     onnx.checker.check_model(ir.to_proto(rewrite(ir.from_proto(proto(TAKEN[case]))).model), full_check=True)
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow's batch norms -> ours: what is matched, what is kept, what is refused."""
+"""TensorFlow's batch norms -> bngrad's: matches, names that are kept, refusals."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_any_domain(domain, rng):
 )
 def test_axes_and_attributes(data_format, axes, rng):
     shape = shape_of(data_format)
-    inputs, given = gradient_inputs(rng, shape, data_format), forward_inputs(rng, shape, data_format)
+    inputs, forward = gradient_inputs(rng, shape, data_format), forward_inputs(rng, shape, data_format)
     node = find(converted("FusedBatchNormGradV3", inputs, data_format=data_format), "BatchNormalizationGrad")
     assert (axes_of(node), attributes_of(node)) == (axes, {"training_mode": 1})
     attributes = {"data_format": data_format, "exponential_avg_factor": 0.25, "epsilon": 0.5}
-    node = find(converted("FusedBatchNormV3", given, ["y"], **attributes), "BatchNormalizationTraining")
+    node = find(converted("FusedBatchNormV3", forward, ["y"], **attributes), "BatchNormalizationTraining")
     assert axes_of(node) == axes
     assert attributes_of(node) == {"epsilon": 0.5, "momentum": 0.75, "unbiased_running_var": 1}
 
@@ -92,7 +92,7 @@ Block (dy, x, scale, offset, mean, variance) => (y, dx) {
 
 @pytest.mark.parametrize(("mode", "saved"), [(1, "r1, r2"), (0, "mean, variance")], ids=["training", "frozen"])
 def test_in_a_function(mode, saved, rng):
-    """Nothing says what types and ranks its values have, and its outputs are the function's own."""
+    """The types and ranks of its values are unknown, and its outputs are the function's own."""
     model = parsed(FUNCTION.replace("MODE", str(mode)).replace("SAVED", saved))
     result = rewritten(model, ImportTensorflowPass())
     assert [v.name for v in result.functions["f", "Block", ""].outputs] == ["y", "dx"]
@@ -216,9 +216,9 @@ def test_the_example_of_the_documentation(rng):
     averaged = forward(*inputs.values(), **attributes, exponential_avg_factor=0.25)
     y, batch_mean, batch_variance, mean, variance = averaged.values()
     grads = gradient(dy, inputs["x"], inputs["scale"], mean, variance, **attributes)
-    wanted = {"y": y, "batch_mean": batch_mean, "batch_variance": batch_variance}
-    wanted |= dict(zip(("dx", "dscale", "doffset"), grads.values(), strict=True))
+    expected = {"y": y, "batch_mean": batch_mean, "batch_variance": batch_variance}
+    expected |= dict(zip(("dx", "dscale", "doffset"), grads.values(), strict=True))
     got = run(result, inputs | {"dy": dy})
-    assert set(got) == set(wanted)
-    for name, value in wanted.items():
+    assert set(got) == set(expected)
+    for name, value in expected.items():
         assert worst_error(got[name], value) <= 1e-6, name

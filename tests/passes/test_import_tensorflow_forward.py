@@ -1,4 +1,4 @@
-"""FusedBatchNorm, V2, V3 as ours: the numbers, and what a gradient takes of them."""
+"""FusedBatchNorm, V2, V3 as bngrad's ops: the numbers, and those that a gradient reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FusedBatchNormGrad, V2, V3 as ours: the numbers."""
+"""FusedBatchNormGrad, V2, V3 as bngrad's ops: the numbers."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_any_shape(extents, batch, channels, rank, data_format, dtype, op_type, 
     attributes = {"data_format": data_format, "is_training": is_training, "epsilon": epsilon}
     got = run(converted(op_type, inputs, **attributes), inputs)
     want = gradient(*list(inputs.values())[:5], **attributes)
-    # Few elements may cancel, so the bound is on what is added, not on the sum.
+    # Few elements may cancel, so the bound is on the terms, not on the sum.
     inv = 1 / np.sqrt(inputs["reserve_space_2"].min() + epsilon)
     scale = float(np.abs(inputs["y_backprop"]).max()) * max(float(np.abs(inputs["x"]).max()), 1.0)
     bound = 4e-6 * scale * inv * np.sqrt(np.prod(shape))

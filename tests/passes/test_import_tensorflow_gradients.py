@@ -16,7 +16,7 @@ from dialects import node_model, run, worst_error
 from tensorflow_gradient_cases import CASES, DOMAIN, ELEMENTWISE
 
 RECORDED = Path(__file__).with_name("tensorflow_recorded.json")
-"""What TensorFlow computes; tests/against_tensorflow/record.py writes it."""
+"""The results of TensorFlow; tests/against_tensorflow/record.py records them."""
 
 
 def case_model(case, domain=DOMAIN, **changed):

@@ -13,7 +13,7 @@ from dialects import rewritten, run, worst_error
 from pass_models import content, find
 from tensorflow_formulas import forward, forward_inputs, gradient
 
-# As tf2onnx 1.17.0 writes it of NHWC: the data is transposed in front of the node, not in front of the gradient.
+# As tf2onnx 1.17.0 converts NHWC: the data is transposed before the node, not before the gradient.
 # If nothing of the old averages is kept, their place is taken by the batch's own, in primitives.
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17, "ai.onnx.converters.tensorflow" : 1]>
@@ -69,14 +69,14 @@ def check(model, feeds, *, is_training, averages):
     attributes = {"epsilon": 0.001, "is_training": is_training, "data_format": "NHWC"}
     arrays = [feeds[name] for name in ("x", "scale", "offset", "mean", "variance")]
     y, batch_mean, batch_variance, mean, variance = forward(*arrays, **attributes).values()
-    wanted = {"y": y}
+    expected = {"y": y}
     if averages:
-        wanted |= {"bm": batch_mean, "bv": batch_variance}
+        expected |= {"bm": batch_mean, "bv": batch_variance}
     if "dx" in got:
         grads = gradient(feeds["dy"], feeds["x"], feeds["scale"], mean, variance, **attributes)
-        wanted |= dict(zip(("dx", "ds", "do"), grads.values(), strict=True))
-    assert set(got) == set(wanted)
-    for name, value in wanted.items():
+        expected |= dict(zip(("dx", "ds", "do"), grads.values(), strict=True))
+    assert set(got) == set(expected)
+    for name, value in expected.items():
         assert worst_error(got[name], value) <= 1e-6, name
 
 

@@ -21,14 +21,16 @@ def grad_text(inputs="dy, x, scale, mean, variance, r", attributes="", op_type="
         "variance": "float[3]",
         "r": "float",
     } | types
-    given = ", ".join(f"{kind} {name}" for name, kind in of.items())
-    return f"g ({given}) => ({of['x']} dx) {{ [bn] dx, a, b, c, d = tf.{op_type}{attributes}({inputs}) }}"
+    arguments = ", ".join(f"{kind} {name}" for name, kind in of.items())
+    return f"g ({arguments}) => ({of['x']} dx) {{ [bn] dx, a, b, c, d = tf.{op_type}{attributes}({inputs}) }}"
 
 
 def forward_text(inputs="x, scale, offset, mean, variance", attributes="", **types):
     of = {"x": DATA, "scale": "float[3]", "offset": "float[3]", "mean": "float[3]", "variance": "float[3]"} | types
-    given = ", ".join(f"{kind} {name}" for name, kind in of.items())
-    return f"g ({given}) => ({of['x']} y) {{ [bn] y, a, b, c, d, e = tf.FusedBatchNormV3{attributes}({inputs}) }}"
+    arguments = ", ".join(f"{kind} {name}" for name, kind in of.items())
+    return (
+        f"g ({arguments}) => ({of['x']} y) {{ [bn] y, a, b, c, d, e = tf.FusedBatchNormV3{attributes}({inputs}) }}"
+    )
 
 
 def in_a_function(attribute):

@@ -1,4 +1,4 @@
-"""What TensorFlow has no node for: the gradient of its gradient, as the op of ours that computes it."""
+"""The gradient of TensorFlow's gradient, for which TensorFlow has no node, as the op of ``bngrad``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ g (float[N,A,B,C] ddX, float[K] ddscale, float[K] ddbias, float[N,A,B,C] dY, flo
 
 
 def second_order(u, a, b, dy, x, scale, mean, inv, axes, *, is_training):
-    """TensorFlow's, in closed form, with K the sum of what goes through the statistics."""
+    """TensorFlow's, in closed form, with K the sum of the terms that go through the statistics."""
     xs, dys, us = (np.asarray(t, np.float64) for t in (x, dy, u))
     a, b, s, mu, inv = (np.expand_dims(np.asarray(t, np.float64), axes) for t in (a, b, scale, mean, inv))
     xh = (xs - mu) * inv
@@ -60,12 +60,12 @@ def test_the_second_order(data_format, mode, rng):
     a, b = (rng.standard_normal(3).astype(np.float32) for _ in range(2))
     arrays = (u, a, b, dy, x, scale, mean, inv, axes)
     want = second_order(*arrays, is_training=MODES[mode])
-    for got, wanted in zip(reference.batch_normalization_grad_grad(*arrays, MODES[mode]), want, strict=True):
+    for got, expected in zip(reference.batch_normalization_grad_grad(*arrays, MODES[mode]), want, strict=True):
         # Float statistics are not quite those of x, which the closed form takes them for.
-        assert worst_error(got, wanted) <= 1e-6
+        assert worst_error(got, expected) <= 1e-6
     model = ir.from_proto(onnx.parser.parse_model(SECOND_ORDER.replace("MODE", str(MODES[mode]))))
     EmbedFunctionsPass()(model)
     names = ("ddX", "ddscale", "ddbias", "dY", "X", "scale", "mean", "inv_std", "axes")
     feeds = dict(zip(names, (*arrays[:-1], np.array(axes, np.int64)), strict=True))
-    for got, wanted in zip(run(model, feeds).values(), want, strict=True):
-        assert worst_error(got, wanted) <= 4 * TOLERANCES["float"]
+    for got, expected in zip(run(model, feeds).values(), want, strict=True):
+        assert worst_error(got, expected) <= 4 * TOLERANCES["float"]

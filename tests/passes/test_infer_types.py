@@ -1,4 +1,4 @@
-"""Types behind ops that onnx infers nothing for."""
+"""Types after ops for which onnx has no inference."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ TYPED = {
 
 @pytest.mark.parametrize("name", TYPED)
 def test_inferred(name):
-    nodes, wanted = TYPED[name]
+    nodes, expected = TYPED[name]
     model = ir.from_proto(
         onnx.parser.parse_model(
             f"""<ir_version: 10, opset_import: ["" : 21, "other" : 1]>
             g (float[N, 4] x, bool c) => (float[N, 4] z) <float[1] w = {{1}}> {{ {nodes} }}"""
         )
     )
-    known = "NoneNone" not in wanted.values()
-    assert InferTypesPass()(model).modified == known
+    is_known = "NoneNone" not in expected.values()
+    assert InferTypesPass()(model).modified == is_known
     values = {value.name: value for node in model.graph.all_nodes() for value in node.outputs}
-    found = {key: f"{getattr(values[key].dtype, 'name', None)}{values[key].shape}" for key in wanted}
-    assert found == wanted
+    actual = {key: f"{getattr(values[key].dtype, 'name', None)}{values[key].shape}" for key in expected}
+    assert actual == expected
     assert not InferTypesPass()(model).modified
 
 
@@ -133,7 +133,7 @@ NEW = {
     "a-shape": ("z = Shape(x)", {"z": "INT64[2]"}),
     "an-op-that-onnx-does-not-infer": ("z = com.microsoft.Scale(x, w)", {"z": "FLOAT[N,4]"}),
 }
-"""Nodes, and the types that they have after an inference of these nodes alone."""
+"""Nodes, and the types that they have after an inference of only these nodes."""
 
 OF_THE_WHOLE = {
     "values-of-a-shape": ("s = Shape(x) r = Concat <axis = 0> (s, two) z = Expand(w, r)", {"z": "FLOAT[N,4,2]"}),
@@ -201,7 +201,7 @@ STATED = {
     "a-symbol-for-a-size": ("jax2onnx", "float[N, 3, 4, 4] r", None),
     "in-a-subgraph": ("jax2onnx", "", None),
 }
-"""The producer, what the model states, and the shape of what onnx cannot infer."""
+"""The producer, the stated type, and the shape of the value that onnx cannot infer."""
 
 
 @pytest.mark.parametrize("name", STATED)

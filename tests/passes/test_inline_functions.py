@@ -153,8 +153,8 @@ def test_a_call_that_gives_what_the_op_cannot_take_is_refused():
 
 
 def test_inspect_lists_what_each_call_is():
-    found = inspect(ir.from_proto(proto(HEADER + CALLS + RESOLVED["one-function"])))
-    assert [batch_norm.mode for batch_norm in found.batch_norms] == ["training", "frozen"]
+    report = inspect(ir.from_proto(proto(HEADER + CALLS + RESOLVED["one-function"])))
+    assert [batch_norm.mode for batch_norm in report.batch_norms] == ["training", "frozen"]
 
 
 # ---- functions that have the names of ops ----

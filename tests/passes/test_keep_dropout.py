@@ -41,8 +41,8 @@ def feeds():
 def test_a_training_graph_drops(body):
     graph = bngrad.differentiate(model(body), loss="loss", wrt=["w"])
     session = onnxruntime.InferenceSession(graph.SerializeToString())
-    given = {value.name: feeds()[value.name] for value in session.get_inputs() if value.name in feeds()}
-    gradient = session.run(["w_grad"], given)[0][:, 0] * 8
+    inputs = {value.name: feeds()[value.name] for value in session.get_inputs() if value.name in feeds()}
+    gradient = session.run(["w_grad"], inputs)[0][:, 0] * 8
     # Each row is the mean of 64 elements that are 0 or 4 / 3.
     assert np.unique(gradient).size > 4
     assert abs(gradient).mean() == pytest.approx(1, abs=0.06)
@@ -50,14 +50,14 @@ def test_a_training_graph_drops(body):
 
 @pytest.mark.parametrize("body", KEPT.values(), ids=KEPT)
 def test_others_stay_as_they_are(body):
-    given = ir.from_proto(model(body))
-    assert not KeepDropoutPass()(given).modified
+    ir_model = ir.from_proto(model(body))
+    assert not KeepDropoutPass()(ir_model).modified
 
 
 @pytest.mark.parametrize("body", DROPS.values(), ids=DROPS)
 def test_names_stay_and_the_pass_is_idempotent(body):
-    given = ir.from_proto(model(body))
-    assert KeepDropoutPass()(given).modified
-    assert "d" in {value.name for node in given.graph for value in node.outputs}
-    assert not KeepDropoutPass()(given).modified
-    onnx.checker.check_model(ir.to_proto(given), full_check=True)
+    ir_model = ir.from_proto(model(body))
+    assert KeepDropoutPass()(ir_model).modified
+    assert "d" in {value.name for node in ir_model.graph for value in node.outputs}
+    assert not KeepDropoutPass()(ir_model).modified
+    onnx.checker.check_model(ir.to_proto(ir_model), full_check=True)

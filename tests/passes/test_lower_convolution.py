@@ -88,7 +88,7 @@ def model_of(x, w, attributes, outputs=("dX", "dW"), *, symbolic=False):
         "B": w[:1],
     }
     values = {
-        name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, each) for name, each in shapes.items()
+        name: helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
     }
     results = [
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name[1]]) for name in outputs if name
@@ -108,7 +108,7 @@ def lowered(model, rewrite=None):
 
 
 def by_form(form):
-    """A lowering to one form of dX or dW, whatever the rule says."""
+    """A lowering to one form of dX or dW, whatever the rule selects."""
 
     def rewrite(site):
         dY, x, w = site.node.inputs
@@ -188,7 +188,7 @@ def test_the_form_that_is_taken(x, w, attributes, data, weights):
     assert taken == [weights, data]
 
 
-@pytest.mark.parametrize("wanted", [("dX", "dW"), ("dX", "dW", "dB"), ("dX", "", "dB")], ids="-".join)
+@pytest.mark.parametrize("outputs", [("dX", "dW"), ("dX", "dW", "dB"), ("dX", "", "dB")], ids="-".join)
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),
     [
@@ -197,10 +197,10 @@ def test_the_form_that_is_taken(x, w, attributes, data, weights):
         pytest.param((4, 8, 8), (4, 4, 3, 3), {"strides": [2, 2]}, id="conv_transpose"),
     ],
 )
-def test_data_wait_for_the_parameters(x, w, attributes, wanted):
+def test_data_wait_for_the_parameters(x, w, attributes, outputs):
     """Else ONNX Runtime would keep dY for them until the end."""
-    graph = lowered(model_of(x, w, attributes, wanted)).graph
-    dX, *parameters = (next(v for v in graph.outputs if v.name == name) for name in wanted if name)
+    graph = lowered(model_of(x, w, attributes, outputs)).graph
+    dX, *parameters = (next(v for v in graph.outputs if v.name == name) for name in outputs if name)
     before, waiting = set(), [dX]
     while waiting:
         value = waiting.pop()

@@ -126,7 +126,7 @@ def test_numpy_agrees_with_ort(case, oracle):
 
 
 def test_adds_exactly_on_several_threads(rng):
-    """Few rows and many indices: an addition that two threads make at once would lose one of two."""
+    """Few rows and many indices: two threads that add at once would lose an addition."""
     indices = rng.integers(0, 5, 20000)
     dY = rng.integers(-4, 5, (20000, 64)).astype(np.float32)
     case = Case("GatherGrad", "threads", (ints(5, 64), indices, dY), {"axis": 0})
@@ -157,7 +157,7 @@ def test_refusals(case, message):
 
 @pytest.mark.parametrize("case", [case for case in MINE if case.what in {"leading", "axis0", "points"}], ids=str)
 def test_refuses_an_unknown_type(case):
-    """What comes after another training op has a type only if the model says so."""
+    """The output of another training op has a type only if the model states it."""
     model = model_of(case, fixed=True)
     (dX,) = model.graph.output
     model.graph.node.append(onnx.helper.make_node("Identity", ["a"], ["b"], name="copy"))

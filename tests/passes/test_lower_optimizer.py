@@ -90,13 +90,13 @@ def scalar_inputs(case):
 
 
 def unrolled(case):
-    """The node between tensors: its sequences are made in the graph, and taken apart."""
+    """The node between tensors: the graph builds its sequences from tensors, and takes them apart."""
     types = {f"{s}{i}": f"float{list(shape) or ''}" for s in SEQUENCES[case.op] for i, shape in enumerate(SHAPES)}
     inputs = [*scalar_inputs(case), *(f"{type_} {name}" for name, type_ in types.items())]
     outputs = [f"float{list(shape) or ''} out_{s}{i}" for s in UPDATED[case.op] for i, shape in enumerate(SHAPES)]
     if case.op != CLIP:
         outputs.append("bool[1] done")
-    made = [
+    sequences = [
         f"{s} = SequenceConstruct ({', '.join(f'{s}{i}' for i in range(len(SHAPES)))})" for s in SEQUENCES[case.op]
     ]
     apart = [
@@ -104,7 +104,7 @@ def unrolled(case):
         for s in UPDATED[case.op]
         for i in range(len(SHAPES))
     ]
-    body = "\n".join([*made, node_text(case), *apart])
+    body = "\n".join([*sequences, node_text(case), *apart])
     return proto(f"g ({', '.join(inputs)}) => ({', '.join(outputs)}) {{\n{body}\n}}", 16)
 
 
@@ -139,7 +139,7 @@ def run(model, feeds):
 
 @pytest.fixture(scope="module")
 def expected(oracle):
-    """What ONNX Runtime's own kernels give, by case."""
+    """The results of ONNX Runtime's own kernels, by case."""
     results = {}
     for name, case in CASES.items():
         feeds = feeds_of(case, np.random.default_rng(1))
@@ -156,34 +156,34 @@ def lowered(model):
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_unrolled(case, expected):
-    feeds, wanted = expected[case]
+    feeds, want = expected[case]
     result, model = lowered(unrolled(CASES[case]))
-    found = run(model, feeds)
+    got = run(model, feeds)
     assert {"Loop", "SequenceEmpty"}.isdisjoint(ops(result.model))
-    for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-14, err_msg=name)
-        assert found[name].shape == value.shape
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-6, atol=1e-14, err_msg=name)
+        assert got[name].shape == value.shape
     updated = {f"{s}{i}" for s in UPDATED[CASES[case].op] for i in range(len(SHAPES))}
     assert result.state == {name: f"{name}_new" for name in updated}
     for name in updated:
-        np.testing.assert_array_equal(found[f"{name}_new"], found[f"out_{name}"])
+        np.testing.assert_array_equal(got[f"{name}_new"], got[f"out_{name}"])
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_looped(case, expected):
-    feeds, wanted = expected[case]
+    feeds, want = expected[case]
     result, model = lowered(looped(CASES[case]))
-    found = run(model, lists(feeds))
+    got = run(model, lists(feeds))
     assert result.state == {name: f"new_{name}" for name in UPDATED[CASES[case].op]}
     for name in result.state:
-        for i, value in enumerate(found[f"new_{name}"]):
-            np.testing.assert_allclose(value, wanted[f"out_{name}{i}"], rtol=1e-6, atol=1e-14)
+        for i, value in enumerate(got[f"new_{name}"]):
+            np.testing.assert_allclose(value, want[f"out_{name}{i}"], rtol=1e-6, atol=1e-14)
             assert value.shape == SHAPES[i]
 
 
 def test_state_without_outputs():
-    """As generate_artifacts writes it: clipped gradients go to the optimizer, which has its flag alone."""
+    """As generate_artifacts writes it: clipped gradients go to the optimizer, whose only output is its flag."""
     text = f"""g ({ADAMW_INPUTS}) => (bool[1] d) {{
         c = com.microsoft.InplaceClipGradNorm <max_norm = 0.5> (g)
         d = com.microsoft.AdamWOptimizer <adam_mode = 1> (lr, t, w, c, m, v)
@@ -191,10 +191,10 @@ def test_state_without_outputs():
     result, model = lowered(proto(text, 15))
     assert result.state == {"g": "c", "w": "w_new", "m": "m_new", "v": "v_new"}
     ones = [np.ones(4, "f")]
-    found = run(model, {"lr": np.float32([0.1]), "t": np.array([1]), "w": ones, "g": ones, "m": ones, "v": ones})
-    assert found["d"].tolist() == [True]
-    np.testing.assert_allclose(found["c"][0], 0.25, rtol=1e-5)
-    assert len(found["w_new"]) == 1
+    got = run(model, {"lr": np.float32([0.1]), "t": np.array([1]), "w": ones, "g": ones, "m": ones, "v": ones})
+    assert got["d"].tolist() == [True]
+    np.testing.assert_allclose(got["c"][0], 0.25, rtol=1e-5)
+    assert len(got["w_new"]) == 1
 
 
 @pytest.mark.parametrize("short", ["w", "g"])
@@ -223,10 +223,10 @@ def test_reduce_all_l2(shapes, rng, oracle):
     inputs = ", ".join(f"float{list(shape) or ''} {name}" for name, shape in zip(names, shapes, strict=True))
     model = proto(f"g ({inputs}) => (float y) {{ y = com.microsoft.ReduceAllL2 ({', '.join(names)}) }}", 16)
     feeds = {name: rng.normal(size=shape).astype("f") for name, shape in zip(names, shapes, strict=True)}
-    found = run(lowered(model)[1], feeds)["y"]
-    wanted = oracle.run(model, feeds)["y"]
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    assert found.shape == wanted.shape
+    got = run(lowered(model)[1], feeds)["y"]
+    want = oracle.run(model, feeds)["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert got.shape == want.shape
 
 
 REFUSED = {

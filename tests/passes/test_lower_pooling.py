@@ -39,7 +39,7 @@ MAX = [
 
 
 def model_of(op, attributes, extent=("H", "W"), *, forward="", element=TensorProto.FLOAT):
-    """The gradient node of a pool named ``pool``, alone or behind a pool of that name; X is [N, 2, *extent]."""
+    """The gradient node of a pool named ``pool``, with or without that pool before it; X is [N, 2, *extent]."""
     shape = ["N", 2, *extent]
     x, dX = (helper.make_tensor_value_info(name, element, shape) for name in ("X", "dX"))
     dY = helper.make_tensor_value_info("dY", element, ["N", 2, "P", "Q"])

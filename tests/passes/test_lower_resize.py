@@ -34,7 +34,7 @@ SINCE_18 = {"antialias", "axes"}
 
 def model_of(case, *, fixed, opset=18):
     """The case with constant scales and roi and known extents, or with nothing known but ranks."""
-    given = {
+    initializers = {
         name: array for name, array in case.feeds.items() if name in {"x2", "x3"} and (fixed or not array.size)
     }
     inputs = [
@@ -44,7 +44,7 @@ def model_of(case, *, fixed, opset=18):
             array.shape if fixed else [f"{name}_{axis}" for axis in range(array.ndim)],
         )
         for name, array in case.feeds.items()
-        if name not in given
+        if name not in initializers
     ]
     x = case.inputs[1]
     output = helper.make_tensor_value_info(
@@ -52,7 +52,7 @@ def model_of(case, *, fixed, opset=18):
     )
     names = ["" if array is None else f"x{i}" for i, array in enumerate(case.inputs)]
     node = helper.make_node("ResizeGrad", names, ["a"], name="node", domain="com.microsoft", **case.attributes)
-    constants = [numpy_helper.from_array(array, name) for name, array in given.items()]
+    constants = [numpy_helper.from_array(array, name) for name, array in initializers.items()]
     graph = helper.make_graph([node], "case", inputs, [output], constants)
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=8)

@@ -36,14 +36,14 @@ UNCHANGED = {
 def test_products(name, rng):
     *parts, perm = {**CHANGED, **UNCHANGED}[name]
     text = TEXT % tuple(parts)
-    given = model(text)
-    assert MatrixVectorPass()(given).modified == (name in CHANGED)
-    assert ops(given) == ["Transpose", "MatMul"]
+    ir_model = model(text)
+    assert MatrixVectorPass()(ir_model).modified == (name in CHANGED)
+    assert ops(ir_model) == ["Transpose", "MatMul"]
     shapes = [[int(size) for size in part.split(",")] for part in parts[:2]]
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     operands = {"c": a.transpose(perm), "b": b}
-    left, right = (operands[one] for one in parts[4].split(", "))
-    got = run(ir.to_proto(given), {"a": a, "b": b})["y"]
+    left, right = (operands[name] for name in parts[4].split(", "))
+    got = run(ir.to_proto(ir_model), {"a": a, "b": b})["y"]
     np.testing.assert_allclose(got, left @ right, rtol=1e-5, atol=1e-6)
 
 

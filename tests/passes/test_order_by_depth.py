@@ -38,39 +38,39 @@ NESTED = (
 )
 
 
-def names(given):
-    return [node.name for node in given.graph]
+def names(ir_model):
+    return [node.name for node in ir_model.graph]
 
 
 def test_a_side_branch_comes_before_what_it_waits_for():
-    given = model(CHAIN)
-    assert OrderByDepthPass()(given).modified
-    assert names(given) == ["a", "b", "e", "c", "d", "f"]
-    assert not OrderByDepthPass()(given).modified
+    ir_model = model(CHAIN)
+    assert OrderByDepthPass()(ir_model).modified
+    assert names(ir_model) == ["a", "b", "e", "c", "d", "f"]
+    assert not OrderByDepthPass()(ir_model).modified
 
 
 def test_what_a_subgraph_reads_counts():
-    given = model(NESTED)
-    assert OrderByDepthPass()(given).modified
-    assert names(given) == ["a", "d", "b", "if"]
+    ir_model = model(NESTED)
+    assert OrderByDepthPass()(ir_model).modified
+    assert names(ir_model) == ["a", "d", "b", "if"]
 
 
 @pytest.mark.parametrize("text", [CHAIN, NESTED], ids=["chain", "nested"])
 def test_results_stay(text, rng):
-    given = model(text)
-    OrderByDepthPass()(given)
+    ir_model = model(text)
+    OrderByDepthPass()(ir_model)
     feeds = {"x": rng.standard_normal(5, np.float32), "w": np.ones(5, np.float32), "c": np.array(True)}
-    feeds = {value.name: feeds[value.name] for value in given.graph.inputs}
-    close(run(ir.to_proto(given), feeds), run(proto(text), feeds), 0)
+    feeds = {value.name: feeds[value.name] for value in ir_model.graph.inputs}
+    close(run(ir.to_proto(ir_model), feeds), run(proto(text), feeds), 0)
 
 
-def run_order(given, folder):
+def run_order(ir_model, folder):
     """The names of the nodes in the order that ONNX Runtime runs them."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
-    session = ort.InferenceSession(ir.to_proto(given).SerializeToString(), options)
+    session = ort.InferenceSession(ir.to_proto(ir_model).SerializeToString(), options)
     session.run(None, {"x": np.ones(2, np.float32), "w": np.ones(2, np.float32)})
     events = json.loads(Path(session.end_profiling()).read_text())
     kernels = [event for event in events if event["name"].endswith("_kernel_time")]
@@ -78,8 +78,8 @@ def run_order(given, folder):
 
 
 def test_onnxruntime_runs_the_side_branch_late(tmp_path):
-    """What the pass is for; how ONNX Runtime orders nodes is documented nowhere."""
-    given = model(CHAIN)
-    assert run_order(given, tmp_path) == ["a", "e", "b", "c", "d", "f"]
-    OrderByDepthPass()(given)
-    assert run_order(given, tmp_path) == ["a", "b", "c", "d", "e", "f"]
+    """The purpose of the pass; the order in which ONNX Runtime runs nodes is not documented."""
+    ir_model = model(CHAIN)
+    assert run_order(ir_model, tmp_path) == ["a", "e", "b", "c", "d", "f"]
+    OrderByDepthPass()(ir_model)
+    assert run_order(ir_model, tmp_path) == ["a", "b", "c", "d", "e", "f"]

@@ -1,4 +1,4 @@
-"""The whole rewrite: of what ORT's gradient builder makes, and of what must be refused."""
+"""The whole rewrite: of graphs from ORT's gradient builder, and of graphs that must be refused."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_a_real_training_graph(rank, opset, oracle, rng):
         == before.count("com.microsoft.BatchNormalizationGrad")
         == 1
     )
-    given = original.SerializeToString(deterministic=True)
+    serialized = original.SerializeToString(deterministic=True)
 
     answer = rewrite(ir.from_proto(original), target="training")
     after = ir.to_proto(answer.model)
-    assert original.SerializeToString(deterministic=True) == given
+    assert original.SerializeToString(deterministic=True) == serialized
     assert answer.rewritten == {"BatchNormalizationTraining": 1, "BatchNormalizationGrad": 1}
     left = ops(answer.model)
     assert "com.microsoft.BatchNormInternal" not in left
@@ -183,9 +183,9 @@ def test_every_opset_is_rewritten_and_runs(opset, rng):
 def test_double(rng):
     after = rewritten(proto(internal_and_grad(4, "double")))
     feeds_ = feeds_for(after, rng, np.float64)
-    one, other = (run(after, feeds_, implementation) for implementation in ("function", "native"))
-    assert all(value.dtype == np.float64 for value in one.values())
-    close(one, other, 1e-12)
+    first, second = (run(after, feeds_, implementation) for implementation in ("function", "native"))
+    assert all(value.dtype == np.float64 for value in first.values())
+    close(first, second, 1e-12)
 
 
 def test_every_value_has_a_type_afterwards():
@@ -249,8 +249,8 @@ def test_the_given_model_is_not_changed_and_tensors_are_shared():
     answer = rewrite(original)
     assert content(original) == before
     assert answer.model is not original
-    one, other = (m.graph.initializers["w"].const_value for m in (original, answer.model))
-    assert one is other
+    first, second = (m.graph.initializers["w"].const_value for m in (original, answer.model))
+    assert first is second
 
 
 def test_the_forward_model_of_the_builder_is_itself_a_training_graph():

@@ -73,7 +73,7 @@ def test_names_survive(opset):
 @pytest.mark.parametrize("opset", [11, 13])
 @pytest.mark.parametrize("left_out", [0, 1, 2])
 def test_outputs_that_are_left_out_keep_their_place(opset, left_out):
-    """The converter moves those behind them up."""
+    """The converter moves the outputs after them up."""
     names = ["a", "b", "c"]
     names[left_out] = '""'
     first, second = (name for name in names if name != '""')
@@ -84,7 +84,7 @@ def test_outputs_that_are_left_out_keep_their_place(opset, left_out):
     assert {name: place for place, name in enumerate(split.output) if name in names} == {
         name: place for place, name in enumerate(names) if place != left_out
     }
-    assert {"num_outputs": 3}.items() <= {each.name: each.i for each in split.attribute}.items()
+    assert {"num_outputs": 3}.items() <= {attribute.name: attribute.i for attribute in split.attribute}.items()
 
 
 @pytest.mark.parametrize("opset", OLD)
@@ -242,10 +242,10 @@ OLD_BATCH_NORM = """g ({x} x) => ({x} y{outputs})
 IMAGES, ROWS = "float[2,3,4,4]", "float[N,3]"
 
 
-def old_batch_norm(opset, attributes="", outputs=1, read="", x=IMAGES, c="3"):
-    made = ", ".join(["y", "m1", "v1", "sm", "sv"][:outputs])
-    read = "".join(f", float[{c}] {name}" for name in read.split())
-    text = OLD_BATCH_NORM.format(x=x, c=c, outputs=read, made=made, attributes=attributes).replace("<> ", "")
+def old_batch_norm(opset, attributes="", outputs=1, used="", x=IMAGES, c="3"):
+    names = ", ".join(["y", "m1", "v1", "sm", "sv"][:outputs])
+    used = "".join(f", float[{c}] {name}" for name in used.split())
+    text = OLD_BATCH_NORM.format(x=x, c=c, outputs=used, made=names, attributes=attributes).replace("<> ", "")
     return header(opset) + text
 
 
@@ -276,7 +276,7 @@ REFUSED |= {
 
 
 @pytest.mark.parametrize(
-    ("opset", "attributes", "outputs", "read", "shape"),
+    ("opset", "attributes", "outputs", "used", "shape"),
     [
         (7, "", 1, "", IMAGES),
         (7, "spatial = 1, momentum = 0.5", 5, "m1 v1", IMAGES),
@@ -286,8 +286,8 @@ REFUSED |= {
         (13, "", 5, "m1 v1", ROWS),
     ],
 )
-def test_batch_norms_below_opset_14(opset, attributes, outputs, read, shape, rng):
-    original = onnx.parser.parse_model(old_batch_norm(opset, attributes, outputs, "m1 v1" if read else "", shape))
+def test_batch_norms_below_opset_14(opset, attributes, outputs, used, shape, rng):
+    original = onnx.parser.parse_model(old_batch_norm(opset, attributes, outputs, "m1 v1" if used else "", shape))
     result = raised(ir.from_proto(original)).model
     assert result.graph[0].name == "bn"
     assert [node.op_type for node in result.graph] == ["BatchNormalization"]
@@ -303,9 +303,9 @@ def test_batch_norms_below_opset_14(opset, attributes, outputs, read, shape, rng
 def test_batch_norms_that_stock_does_not_run(opset, attributes, outputs, rng):
     attributes = ", ".join(filter(None, [attributes, "consumed_inputs = [0, 0, 0, 1, 1]" * (opset < 6)]))
     training = outputs == 5 and "is_test = 1" not in attributes
-    read = "m1 v1" if training else ""
-    result = raised(ir.from_proto(onnx.parser.parse_model(old_batch_norm(opset, attributes, outputs, read)))).model
-    newer = old_batch_norm(15, "training_mode = 1" if training else "", 3 if training else 1, read)
+    used = "m1 v1" if training else ""
+    result = raised(ir.from_proto(onnx.parser.parse_model(old_batch_norm(opset, attributes, outputs, used)))).model
+    newer = old_batch_norm(15, "training_mode = 1" if training else "", 3 if training else 1, used)
     feeds = {"x": rng.standard_normal((2, 3, 4, 4)).astype(np.float32)}
     close(run(ir.to_proto(result), feeds), run(onnx.parser.parse_model(newer), feeds), 0)
 
@@ -338,12 +338,12 @@ def test_large_weights_stay_what_they_are(rng):
     }"""
     original = proto(text, 12)
     original.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in arrays.items())
-    given = ir.from_proto(original)
-    result = raised(given).model
-    assert list(result.graph.initializers) == list(given.graph.initializers) == ["a", "b", "c"]
+    copy = ir.from_proto(original)
+    result = raised(copy).model
+    assert list(result.graph.initializers) == list(copy.graph.initializers) == ["a", "b", "c"]
     assert [value.name for value in result.graph.inputs] == ["x", "c"]
     for name in "ac":
-        assert result.graph.initializers[name].const_value is given.graph.initializers[name].const_value
+        assert result.graph.initializers[name].const_value is copy.graph.initializers[name].const_value
     feeds = {"x": rng.standard_normal((3, 40)).astype(np.float32)}
     close(run(ir.to_proto(result), feeds), run(original, feeds))
 

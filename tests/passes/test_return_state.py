@@ -110,7 +110,7 @@ def test_forms_of_an_accumulator(case):
 
 
 def test_initializers_become_inputs_with_defaults(rng):
-    """A statistic that is no input of the artifact moves inside ORT's session alone."""
+    """A statistic that is not an input of the artifact changes only inside ORT's session."""
     text = ARTIFACT.replace(", float[2] mu, float[2] var", "").replace(
         "{\n", "<float[2] mu = {1, 2}, float[2] var = {3, 4}> {\n", 1
     )

@@ -21,11 +21,11 @@ BOTH = "a = SequenceAt (s, zero) b = SequenceAt (s, one)"
 def parse(
     body,
     x="float[N, 4] x",
-    given="int64[2] sizes = {1, 3}, int64 two = {2}, int64 three = {3}",
+    constants="int64[2] sizes = {1, 3}, int64 two = {2}, int64 three = {3}",
     more="",
     unknown=False,
 ):
-    text = f"{HEADER}g ({x}{more}) => (float a, float b) <{INDICES}, {given}> {{ {body} }}"
+    text = f"{HEADER}g ({x}{more}) => (float a, float b) <{INDICES}, {constants}> {{ {body} }}"
     model = ir.from_proto(onnx.parser.parse_model(text))
     for value in (*model.graph.outputs, *(model.graph.inputs if unknown else ())):
         value.shape = None
@@ -73,8 +73,8 @@ def test_replaced(name):
     ops = {node.op_type for node in model.graph}
     assert op in ops
     assert not ops & {"SplitToSequence", "SequenceAt"}
-    for one, other in zip(run(model), want, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for got, expected in zip(run(model), want, strict=True):
+        np.testing.assert_array_equal(got, expected)
     assert not split_sequences(model.graph, Names(model))
 
 

@@ -11,7 +11,7 @@ from bngrad.graph.fresh_names import Names
 from bngrad.passes.imports.unknown_rank import COLLAPSED_AXES, collapse_spatial
 from pass_models import feeds_for, find, header, model, ops, proto, run
 
-# BatchNormalization itself tells what the reshapes do to its numbers: it takes [N, C, S] as any other rank.
+# BatchNormalization shows the effect of the reshapes on its numbers: it accepts [N, C, S] as any other rank.
 GRAPH = """g (float[N,3,2,5] x, float[3] p, float[3] q, float[3] m, float[3] var) => (float[N,3,2,5] y) {
     [bn] z = BatchNormalization(x, p, q, m, var)
     y = Neg(z)

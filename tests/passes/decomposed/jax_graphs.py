@@ -455,5 +455,5 @@ def flat(tree):
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for each in sys.argv[2:] or NETWORKS:
-        write(each, folder)
+    for name in sys.argv[2:] or NETWORKS:
+        write(name, folder)

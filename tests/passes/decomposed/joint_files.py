@@ -86,29 +86,29 @@ def _written(module, loss_fn, example, *, var_mean: bool) -> tuple[str, list[str
     table = trace.decompositions()
     if var_mean:
         table.pop(torch.ops.aten.var_mean.correction)
-    read = read_arguments(module, loss_fn, example, None, None, custom_gradients=True)
+    arguments = read_arguments(module, loss_fn, example, None, None, custom_gradients=True)
     with mock.patch.object(trace, "decompositions", return_value=table):
-        model = joint_graph(read.forward, read.example, read.trained, dynamic_batch=True).model
-    made = to_proto(model)
+        model = joint_graph(arguments.forward, arguments.example, arguments.trained, dynamic_batch=True).model
+    proto = to_proto(model)
     unknown = {
-        name for node in made.graph.node if node.domain for name in node.output
+        name for node in proto.graph.node if node.domain for name in node.output
     }  # to onnx's shape inference
-    kept = [value for value in made.graph.value_info if value.name in unknown]
-    del made.graph.value_info[:], made.metadata_props[:]
-    made.graph.value_info.extend(kept)
-    return printer.to_text(made), [value.name for value in made.graph.output]
+    kept = [value for value in proto.graph.value_info if value.name in unknown]
+    del proto.graph.value_info[:], proto.metadata_props[:]
+    proto.graph.value_info.extend(kept)
+    return printer.to_text(proto), [value.name for value in proto.graph.output]
 
 
 def _pytorchs(module, example) -> dict[str, NDArray]:
-    """What PyTorch computes in float64."""
+    """The results of PyTorch in float64."""
     from torch import nn
 
     module = module.double()
     loss = nn.functional.cross_entropy(module(example[0].double()), example[1])
     loss.backward()
-    found = {"loss": loss.detach().numpy()}
-    found |= {f"{name}_grad": one.grad.numpy() for name, one in module.named_parameters()}
-    return found | {f"{name}_new": one.numpy() for name, one in module.named_buffers()}
+    values = {"loss": loss.detach().numpy()}
+    values |= {f"{name}_grad": parameter.grad.numpy() for name, parameter in module.named_parameters()}
+    return values | {f"{name}_new": buffer.numpy() for name, buffer in module.named_buffers()}
 
 
 if __name__ == "__main__":

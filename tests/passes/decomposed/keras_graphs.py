@@ -49,7 +49,7 @@ def add(name, loss, weights, state, data):
 
     def forward(weights, state, data):
         value, new = loss(weights, state, data)
-        return {"loss": value} | {f"new.{key}": each for key, each in new.items()}
+        return {"loss": value} | {f"new.{key}": array for key, array in new.items()}
 
     def step(weights, state, data):
         with tf.GradientTape() as tape:
@@ -58,8 +58,8 @@ def add(name, loss, weights, state, data):
         grads = tape.gradient(value, weights)
         return (
             {"loss": value}
-            | {f"grad.{key}": each for key, each in grads.items() if each is not None}
-            | {f"new.{key}": each for key, each in new.items()}
+            | {f"grad.{key}": gradient for key, gradient in grads.items() if gradient is not None}
+            | {f"new.{key}": array for key, array in new.items()}
         )
 
     NETWORKS[f"{name}_forward"] = forward, step, weights, state, data, True
@@ -355,11 +355,11 @@ def rename(model, names):
         value.name = names.get(value.name, value.name)
     for node in graph.node:
         for field in (node.input, node.output):
-            field[:] = [names.get(each, each) for each in field]
+            field[:] = [names.get(name, name) for name in field]
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for each in sys.argv[2:] or NETWORKS:
-        write(each, folder)
+    for network in sys.argv[2:] or NETWORKS:
+        write(network, folder)

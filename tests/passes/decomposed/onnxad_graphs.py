@@ -52,7 +52,7 @@ def write(name, folder):
 
 
 def _frozen(values):
-    x, scale, bias, mean, variance, seed = (values[each].astype(np.float64) for each in (
+    x, scale, bias, mean, variance, seed = (values[name].astype(np.float64) for name in (
         "x", "scale", "bias", "mean", "variance", "seed"
     ))  # fmt: skip
     channel = (slice(None), None, None)
@@ -72,5 +72,5 @@ def _frozen(values):
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
-    for each in sys.argv[2:] or NETWORKS:
-        write(each, target)
+    for network in sys.argv[2:] or NETWORKS:
+        write(network, target)

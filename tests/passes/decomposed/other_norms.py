@@ -123,7 +123,7 @@ def model_of(norm: Norm, layout: str, batch: Batch, dtype: int = TensorProto.FLO
 
 
 def batch_norm(write: Writer, data: Data) -> str:
-    """What the others are not."""
+    """A batch norm, unlike the others."""
     axes = [axis for axis in range(len(data.sizes)) if axis != data.channels]
     return _affine(write, data, _normalized(write, "X", axes))
 
@@ -144,7 +144,7 @@ def channel_norm(write: Writer, data: Data) -> str:
 
 
 def channel_norm_of_transposed(write: Writer, data: Data) -> str:
-    """The same with the channels in front."""
+    """The same with the channels first."""
     order = [data.channels, *(axis for axis in range(len(data.sizes)) if axis != data.channels)]
     y = _normalized(write, write.op("Transpose", "X", perm=order), [0])
     return _affine(write, data, write.op("Transpose", y, perm=[order.index(axis) for axis in range(len(order))]))
@@ -344,7 +344,7 @@ NORMS: dict[Norm, tuple[str, ...]] = {
     mean_variance_norm_function: _BATCH_FIRST,
     softmax_function: ("NCHW", "TNC", "NC"),
 }
-"""Each, and the layouts in which it is none.
+"""Each norm, with the layouts in which it is not a batch norm.
 
 An instance norm of [T, N, C] over T is missing: it is the batch norm of [N, ...] whose batch has T elements.
 """

@@ -1,4 +1,4 @@
-"""What a test asks of a model that was rewritten: what was recognized, what is left, and what it computes."""
+"""Checks of a rewritten model: the recognized batch norms, the ops that are left, and the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH_NORM_OPS = ("Pow", "Reciprocal", "ReduceMean", "ReduceSum", "ReduceSumSqua
 
 
 def live_nodes(model):
-    """The nodes that the outputs of a model depend on; exporters leave others behind."""
+    """The nodes that the outputs of a model depend on; exporters leave others in it."""
     makers = {name: node for node in model.graph.node for name in node.output if name}
     live, names = {}, [value.name for value in model.graph.output]
     while names:
@@ -26,30 +26,30 @@ def live_nodes(model):
 
 
 def primitives(model):
-    """How many live nodes of each op a batch norm may be made of."""
+    """The number of live nodes of each op that a batch norm may consist of."""
     return dict(sorted(Counter(n.op_type for n in live_nodes(model) if n.op_type in BATCH_NORM_OPS).items()))
 
 
 def batch_norms(model):
-    """How many batch norms are ops of ``bngrad``: forward, backward, and those whose dX is read."""
+    """The numbers of batch norms that are ops of ``bngrad``: forward, backward, and those whose dX is read."""
     nodes = live_nodes(model)
-    read = {name for node in nodes for name in node.input} | {value.name for value in model.graph.output}
+    read_names = {name for node in nodes for name in node.input} | {value.name for value in model.graph.output}
     gradients = [n for n in nodes if n.domain == "bngrad" and n.op_type.endswith("Grad")]
     forwards = sum(n.op_type == "BatchNormalizationTraining" for n in nodes)
-    return forwards, len(gradients), sum(node.output[0] in read for node in gradients)
+    return forwards, len(gradients), sum(node.output[0] in read_names for node in gradients)
 
 
 def outputs(model, values):
-    """What ONNX Runtime computes, by the names of the outputs."""
+    """The results of ONNX Runtime, by the names of the outputs."""
     session = bngrad.session(model)
-    feeds = {each.name: values[each.name] for each in session.get_inputs() if each.name in values}
-    return dict(zip([each.name for each in session.get_outputs()], session.run(None, feeds), strict=True))
+    feeds = {value.name: values[value.name] for value in session.get_inputs() if value.name in values}
+    return dict(zip([value.name for value in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
 def require_close(got, want, tolerance, names=None):
     """Compares outputs relative to the largest element of each, or to 0.1 if that is less.
 
-    Gradients of the bias in front of a batch norm are 0 but for rounding.
+    Gradients of the bias before a batch norm are 0 except for rounding.
     """
     names = names or {name: name for name in got}
     for name, expected in names.items():

@@ -63,7 +63,7 @@ def graph(body, shape="4,3,5,5", parameter="1,3,1,1", axes="0, 2, 3", count=100,
     """The text of a model in double.
 
     Args:
-        body: Its nodes, behind the constants.
+        body: Its nodes, after the constants.
         shape: Of x and dy.
         parameter: Of scale and bias.
         axes: That are reduced.
@@ -73,8 +73,8 @@ def graph(body, shape="4,3,5,5", parameter="1,3,1,1", axes="0, 2, 3", count=100,
     """
     data, vector = f"double[{shape}]", f"double[{parameter}]"
     if outputs is None:
-        known = {"y": data, "dx": data, "dscale": vector, "dbias": vector}
-        outputs = ", ".join(f"{kind} {name}" for name, kind in known.items() if f" {name} = " in body)
+        types = {"y": data, "dx": data, "dscale": vector, "dbias": vector}
+        outputs = ", ".join(f"{kind} {name}" for name, kind in types.items() if f" {name} = " in body)
     return f"""{HEADER}g ({data} x, {vector} scale, {vector} bias, {data} dy{inputs}) => ({outputs}) {{
         axes = Constant <value_ints = [{axes}]> () count_ = Constant <value = double {{{count}.0}}> ()
         {CONSTANTS} {body} }}"""
@@ -91,22 +91,22 @@ def recognized(text, **options):
 
 
 def kinds(candidates):
-    """How many batch norms of each kind were taken."""
-    return dict(Counter(one.kind for one in candidates if one.taken))
+    """The number of batch norms of each kind that were recognized."""
+    return dict(Counter(candidate.kind for candidate in candidates if candidate.taken))
 
 
 def op_counts(model):
-    """How many nodes of each op the main graph has, but constants."""
+    """The number of nodes of each op in the main graph, without constants."""
     return Counter(node.op_type for node in model.graph if node.op_type != "Constant")
 
 
 def random_feeds(proto, seed=0):
-    """Numbers for the inputs of a model: positive where a name says that it is a variance."""
+    """Numbers for the inputs of a model: positive where the name is that of a variance."""
     rng = np.random.default_rng(seed)
     feeds = {}
     for value in proto.graph.input:
         tensor = value.type.tensor_type
-        shape = [one.dim_value or 2 for one in tensor.shape.dim]
+        shape = [dimension.dim_value or 2 for dimension in tensor.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         array = rng.standard_normal(shape)
         feeds[value.name] = (np.abs(array) + 0.5 if "var" in value.name else array + 0.5).astype(dtype)
@@ -118,7 +118,7 @@ def require_same_numbers(proto, model, tolerance=1e-9, seed=0):
     EmbedFunctionsPass(functions=True)(model)
     after = to_proto(model)
     onnx.checker.check_model(after)
-    assert [one.name for one in after.graph.output] == [one.name for one in proto.graph.output]
+    assert [output.name for output in after.graph.output] == [output.name for output in proto.graph.output]
     feeds = random_feeds(proto, seed)
     want, got = ReferenceEvaluator(proto).run(None, feeds), ReferenceEvaluator(after).run(None, feeds)
     for value, a, b in zip(proto.graph.output, want, got, strict=True):

@@ -21,7 +21,7 @@ FILES = Path(__file__).with_name("files")
 
 
 class Want(NamedTuple):
-    """What is recognized in a graph, and what is left of the ops that batch norms are made of."""
+    """The batch norms recognized in a graph, and the remaining ops of those that batch norms consist of."""
 
     kinds: dict[str, int]
     left: dict[str, int]
@@ -40,7 +40,7 @@ RECOGNIZED = {
     "tf_with_moments_forward": Want({"forward": 1}, {"ReduceMean": 1}),
     "keras_conv1d_forward": Want({"forward": 1}, {"ReduceMean": 2}),
 }
-"""What is left computes losses, means over space, and the gradients of biases."""
+"""The remaining ops compute losses, means over space, and the gradients of biases."""
 OTHERS = ["not_flax_masked", "not_jax_ghost", "not_keras_group_norm_step"]
 """With a mask, of parts of the batch, and of groups of channels."""
 DIFFERENTIATED = ["tf_with_moments_forward", "keras_conv1d_forward"]
@@ -48,7 +48,7 @@ DIFFERENTIATED = ["tf_with_moments_forward", "keras_conv1d_forward"]
 
 def rewritten(model):
     result = pipeline.rewrite(as_ir(model))
-    return to_proto(result.model), Counter(one.kind for one in result.candidates if one.taken)
+    return to_proto(result.model), Counter(candidate.kind for candidate in result.candidates if candidate.taken)
 
 
 @pytest.mark.parametrize("name", RECOGNIZED)

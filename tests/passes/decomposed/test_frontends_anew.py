@@ -46,7 +46,7 @@ NUMBERS = {
     "tf_conv_fast_step": None,
     "tf_conv_with_moments_forward": None,
 }
-"""How many batch norms there are, and gradients, and of how many dX is needed, where `_expected` does not tell."""
+"""The numbers of batch norms, of gradients, and of needed dX, where `_expected` does not determine them."""
 HALF = {"flax_nnx_half", "keras_mixed_step", "keras_mixed_forward"}
 """With data in float16."""
 
@@ -67,7 +67,7 @@ def exported(request, tmp_path_factory):
 
 
 def test_every_network(exported):
-    """What is recognized of each, and its numbers, on stock ONNX Runtime."""
+    """Recognizes each network, and compares its numbers on stock ONNX Runtime."""
     wrong = {}
     for path in sorted(exported.glob("*.onnx")):
         try:
@@ -86,7 +86,7 @@ def _check(path):
     result = pipeline.rewrite(as_ir(model))
     rewritten = to_proto(result.model)
     require_close(outputs(rewritten, values), values, tolerance)
-    kinds = Counter(one.kind for one in result.candidates if one.taken)
+    kinds = Counter(candidate.kind for candidate in result.candidates if candidate.taken)
     want = NUMBERS.get(path.stem, _expected(path.stem, model))
     if "frozen" in path.stem:
         assert kinds["frozen forward"] + kinds["frozen backward"], f"recognized {dict(kinds)}"
@@ -98,10 +98,10 @@ def _check(path):
 
 def _expected(name, model):
     number = sum(
-        re.search(r"(^g\d|scale|gamma|moving_mean)$", each.name) is not None for each in model.graph.input
+        re.search(r"(^g\d|scale|gamma|moving_mean)$", value.name) is not None for value in model.graph.input
     )
     if name.startswith("keras_"):  # each has a moving mean, and most a gamma
-        number = sum(each.name.endswith("moving_mean") for each in model.graph.input)
+        number = sum(value.name.endswith("moving_mean") for value in model.graph.input)
     if name.endswith("_captured"):
         number = 2
     one_way = name.endswith(("_forward", "_captured"))
@@ -125,5 +125,5 @@ def _require_none(model, values):
     except ModelError as error:
         assert "has no batch norm" in str(error)  # noqa: PT017
         return
-    assert not [one for one in result.candidates if one.taken]
+    assert not [candidate for candidate in result.candidates if candidate.taken]
     require_close(outputs(to_proto(result.model), values), values, 1e-4)

@@ -14,7 +14,7 @@ import bngrad
 
 BATCH_NORMS = {"conv_bn_relu": 1, "conv_bn_relu_var_mean": 1, "resnet_block": 3, "mobilenet_block": 3}
 FUSED = {"conv_bn_relu": 1, "conv_bn_relu_var_mean": 1, "resnet_block": 1, "mobilenet_block": 1}
-"""How many gradients of batch norms are one op with that of the ReLU behind them."""
+"""The number of gradients of batch norms that are fused with that of the following ReLU."""
 
 
 def read(case):

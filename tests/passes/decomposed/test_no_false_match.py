@@ -32,7 +32,7 @@ CASES = [
 
 
 def found(model, **options):
-    """What the pass finds in a model."""
+    """Returns the candidates that the pass finds in a model."""
     InferTypesPass()(model)
     ImportDecomposedPass(**options)(model)
     return candidates_of(model)
@@ -44,7 +44,7 @@ def gradients_of(proto):
 
 
 def taken(candidates):
-    return sorted(one.kind for one in candidates if one.taken)
+    return sorted(candidate.kind for candidate in candidates if candidate.taken)
 
 
 @pytest.mark.parametrize(("norm", "layout", "batch"), CASES)
@@ -60,7 +60,7 @@ def test_other_norm(norm, layout, batch):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC", "TNC", "NC"])
 @pytest.mark.parametrize("batch", [2, "N"])
 def test_batch_norm(layout, batch):
-    """The same writer's batch norm is taken, so the others are not left alone for another reason."""
+    """The same writer's batch norm is recognized, so the others are not missed for another reason."""
     proto = model_of(batch_norm, layout, batch)
     assert taken(found(ir.from_proto(proto))) == ["forward"]
 

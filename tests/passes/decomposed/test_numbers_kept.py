@@ -1,4 +1,4 @@
-"""What is recognized is at least as exact as the primitives that it replaces."""
+"""A recognized batch norm is at least as exact as the primitives that it replaces."""
 
 from __future__ import annotations
 

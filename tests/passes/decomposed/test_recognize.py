@@ -102,7 +102,7 @@ def test_what_else_reads_the_values(case):
 
 
 def test_a_gate_whose_product_alone_is_read():
-    """Y is an input of a product, as in front of a squeeze-and-excitation gate."""
+    """Y is an input of a product, as before a squeeze-and-excitation gate."""
     text = graph(
         FORWARD["centered"] + "gated = Mul (y, gate)",
         outputs="double[4,3,5,5] gated",
@@ -129,13 +129,13 @@ def test_frozen_statistics():
     ops = op_counts(model)
     assert ops["BatchNormalization"] == ops["BatchNormalizationGrad"] == 1
     assert ops["ReduceSum"] == 0
-    (node,) = (one for one in model.graph if one.op_type == "BatchNormalizationGrad")
+    (node,) = (node for node in model.graph if node.op_type == "BatchNormalizationGrad")
     assert node.attributes["training_mode"].value == 0
     require_same_numbers(proto, model)
 
 
 def test_a_frozen_batch_norm_has_the_whole_slope():
-    """x * (scale + inv_std) is none beside x * scale."""
+    """x * (scale + inv_std) is not a batch norm beside x * scale."""
     body = FROZEN.replace("xhat = Mul (c, r)", "k = Add (r, scale)").replace("Mul (xhat, scale)", "Mul (c, k)")
     proto, model, candidates = recognized(graph(body, inputs=GIVEN))
     assert kinds(candidates) == {}
@@ -201,7 +201,7 @@ def test_a_backward_pass_whose_statistics_are_given():
     proto, model, candidates = recognized(graph(body, inputs=inputs))
     assert kinds(candidates) == {"backward": 1}
     assert op_counts(model)["ReduceSum"] == 0
-    (node,) = (one for one in model.graph if one.op_type == "BatchNormalizationGrad")
+    (node,) = (node for node in model.graph if node.op_type == "BatchNormalizationGrad")
     assert node.attributes["training_mode"].value == 1
     require_same_numbers(proto, model)
 
@@ -304,7 +304,7 @@ def test_what_is_no_batch_norm_stays(case):
     text = graph(body, **options)
     proto, model, candidates = recognized(text)
     assert kinds(candidates) == {}
-    assert any(reason in one.reason and one.name for one in candidates), candidates
+    assert any(reason in candidate.reason and candidate.name for candidate in candidates), candidates
     assert op_counts(model) == op_counts(ir.from_proto(proto))
 
 
@@ -332,7 +332,7 @@ def test_a_match_that_the_proof_rejects_is_refused(monkeypatch):
     monkeypatch.setattr("bngrad.passes.imports.decomposed.proof.Proof.difference", lambda *_: 0.25)
     proto, model, candidates = recognized(graph(FORWARD["centered"] + BACKWARD["torch"]))
     assert kinds(candidates) == {}
-    assert any("it differs from the op by 2.5e-01 in float64" in one.reason for one in candidates)
+    assert any("it differs from the op by 2.5e-01 in float64" in candidate.reason for candidate in candidates)
     assert op_counts(model) == op_counts(ir.from_proto(proto))
 
 

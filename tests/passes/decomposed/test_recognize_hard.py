@@ -83,7 +83,7 @@ def test_channels_of_equal_elements(case):
 
 
 def test_statistics_are_proven():
-    """In the form of the mean, 1 is rounding next to 1000001; the proof tells."""
+    """In the form of the mean, 1 is rounding next to 1000001; the proof detects it."""
     body = (
         FORM
         + """
@@ -194,7 +194,7 @@ def test_outputs_keep_what_is_said_of_them():
     ImportDecomposedPass()(model)
     for value in to_proto(model).graph.output:
         assert value.doc_string == f"about {value.name}"
-        assert [(one.key, one.value) for one in value.metadata_props] == [("key", value.name)]
+        assert [(entry.key, entry.value) for entry in value.metadata_props] == [("key", value.name)]
 
 
 @pytest.mark.parametrize(("case", "taken"), [("a root that is never 0", 0), ("none", 1)])
@@ -225,6 +225,6 @@ def test_losses_may_read_statistics(statistic):
     step = np.zeros_like(feeds["x"])
     step[1, 2, 3, 4] = 1e-5
     loss, gradient = ReferenceEvaluator(result).run(["loss", "x_grad"], feeds)
-    ends = (ReferenceEvaluator(proto).run(None, feeds | {"x": feeds["x"] + one})[0] for one in (step, -step))
+    ends = (ReferenceEvaluator(proto).run(None, feeds | {"x": feeds["x"] + offset})[0] for offset in (step, -step))
     np.testing.assert_allclose(gradient[1, 2, 3, 4], np.subtract(*ends) / 2e-5, rtol=1e-4, atol=1e-6)
     assert np.isfinite(loss)

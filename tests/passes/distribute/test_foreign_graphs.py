@@ -57,10 +57,10 @@ def shards(feeds, ends):
 @pytest.mark.parametrize("system", GRAPHS)
 def test_a_batch_norm_and_its_gradient(system, rng):
     text = proto(header(17, "com.microsoft", "miopen", "tf") + GRAPHS[system])
-    one, whole = (ir.to_proto(rewrite(ir.from_proto(text), sync=sync).model) for sync in (True, False))
+    synced, whole = (ir.to_proto(rewrite(ir.from_proto(text), sync=sync).model) for sync in (True, False))
     feeds = feeds_of(text, rng, 5)
     (want,) = Ranks(1).run(whole, [feeds])
-    results = Ranks(2).run(one, shards(feeds, [0, 3, 5]))
+    results = Ranks(2).run(synced, shards(feeds, [0, 3, 5]))
     for name, value in want.items():
         parts = [result[name] for result in results]
         if name in DATA:
@@ -73,11 +73,11 @@ def test_a_batch_norm_and_its_gradient(system, rng):
 @pytest.mark.parametrize("name", ["joint_conv_bn_relu.onnxtxt", "jax_fast_n.onnx"])
 def test_a_training_graph_in_primitives(name, rng):
     file = FILES / name
-    given = onnx.parser.parse_model(file.read_text()) if file.suffix == ".onnxtxt" else onnx.load(file)
-    one, whole = (ir.to_proto(rewrite(ir.from_proto(given), sync=sync).model) for sync in (True, False))
-    feeds = feeds_of(given, rng, 6)
+    original = onnx.parser.parse_model(file.read_text()) if file.suffix == ".onnxtxt" else onnx.load(file)
+    synced, whole = (ir.to_proto(rewrite(ir.from_proto(original), sync=sync).model) for sync in (True, False))
+    feeds = feeds_of(original, rng, 6)
     (want,) = Ranks(1).run(whole, [feeds])
-    results = Ranks(2).run(one, shards(feeds, [0, 3, 6]))
+    results = Ranks(2).run(synced, shards(feeds, [0, 3, 6]))
     for key, value in want.items():
         parts = [result[key] for result in results]
         if key.endswith("running_var_new"):

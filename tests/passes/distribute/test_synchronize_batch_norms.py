@@ -33,14 +33,14 @@ def graph(body, outputs=OUTPUTS, values=VALUES):
 WHOLE = graph(f"{FORWARD} {RELU} {BACKWARD}")
 
 
-def collectives(given):
-    return [node.attributes["key"].as_string() for node in given.graph if is_collective(node)]
+def collectives(ir_model):
+    return [node.attributes["key"].as_string() for node in ir_model.graph if is_collective(node)]
 
 
 def synchronized(text):
-    given = model(text)
-    assert SynchronizeBatchNormsPass()(given).modified
-    return given
+    ir_model = model(text)
+    assert SynchronizeBatchNormsPass()(ir_model).modified
+    return ir_model
 
 
 def test_the_text_of_a_rewrite(golden):
@@ -66,12 +66,14 @@ def test_one_rank_computes_what_the_batch_norms_do(implementation, dtype, fuse, 
     kind, tolerance = TYPES[dtype]
     text = proto(WHOLE.replace("float[", f"{dtype}["))
     feeds = feeds_for(text, rng, kind, N=5)
-    one, whole = (rewrite(ir.from_proto(text), fuse=fuse, sync=sync).model for sync in (True, False))
-    close(run(ir.to_proto(one), feeds, implementation), run(ir.to_proto(whole), feeds, implementation), tolerance)
+    synced, whole = (rewrite(ir.from_proto(text), fuse=fuse, sync=sync).model for sync in (True, False))
+    close(
+        run(ir.to_proto(synced), feeds, implementation), run(ir.to_proto(whole), feeds, implementation), tolerance
+    )
 
 
 def test_no_session_without_the_library():
-    """Functions of the collectives would be those of one rank, and each process would train alone."""
+    """Functions of the collectives would be those of one rank, and each process would train by itself."""
     result = ir.to_proto(rewrite(ir.from_proto(proto(WHOLE)), sync=True).model)
     assert not {"AllGather", "AllReduce"} & {function.name for function in result.functions}
     with pytest.raises(LibraryError, match="made with --sync: its AllGather and AllReduce"):
@@ -84,11 +86,11 @@ def test_one_rank_in_16_bits(dtype, rng):
     text = WHOLE.replace(X, f"{name}[N,3,4]").replace(OUTPUTS, OUTPUTS + f", {C} mean, {C} inv_std")
     # Casts at the ends: ONNX Runtime feeds neither bfloat16 nor a ReLU in it.
     text = text.replace(RELU, "[same] z = Identity (y) [grad] dy = Identity (dz)")
-    one, whole = (ir.to_proto(rewrite(ir.from_proto(proto(text)), sync=sync).model) for sync in (True, False))
+    synced, whole = (ir.to_proto(rewrite(ir.from_proto(proto(text)), sync=sync).model) for sync in (True, False))
     feeds = feeds_for(proto(WHOLE), rng, N=5)
     for key in ("dz", "x"):
         feeds[key] = feeds[key].astype(dtype.numpy())
-    got, want = (_run_in(dtype, graph, feeds) for graph in (one, whole))
+    got, want = (_run_in(dtype, graph, feeds) for graph in (synced, whole))
     unit = 2.0**-10 if dtype == ir.DataType.FLOAT16 else 2.0**-7
     for key, value in want.items():
         bound = 2 * unit if key in ("z", "dx") else 1e-5  # one rounding each
@@ -125,16 +127,16 @@ def _run_in(dtype, graph, feeds):
 def test_batch_norms_of_onnx_runtime_of_any_rank(rank, rng):
     text = proto(internal_and_grad(rank))
     feeds = feeds_for(text, rng)
-    one, whole = (ir.to_proto(rewrite(ir.from_proto(text), sync=sync).model) for sync in (True, False))
-    close(run(one, feeds, "native"), run(whole, feeds, "native"), 1e-5)
+    synced, whole = (ir.to_proto(rewrite(ir.from_proto(text), sync=sync).model) for sync in (True, False))
+    close(run(synced, feeds, "native"), run(whole, feeds, "native"), 1e-5)
 
 
 def test_a_gradient_of_x_that_nothing_reads_is_not_gathered_for():
-    given = synchronized(graph(f"{FORWARD} {RELU} {BACKWARD}", f"{X} z, {C} ds, {C} db"))
-    assert collectives(given) == ["bn/moments"]
-    assert "bngrad.BatchNormalizationGradSums" in ops(given)
-    assert "bngrad.BatchNormalizationGradApply" not in ops(given)
-    assert "bn_grad" in [node.name for node in given.graph]
+    ir_model = synchronized(graph(f"{FORWARD} {RELU} {BACKWARD}", f"{X} z, {C} ds, {C} db"))
+    assert collectives(ir_model) == ["bn/moments"]
+    assert "bngrad.BatchNormalizationGradSums" in ops(ir_model)
+    assert "bngrad.BatchNormalizationGradApply" not in ops(ir_model)
+    assert "bn_grad" in [node.name for node in ir_model.graph]
 
 
 def test_names_metadata_and_types_stay():
@@ -156,12 +158,12 @@ def test_names_metadata_and_types_stay():
 def test_other_readers_of_the_statistics_get_them_in_their_type(dtype):
     outputs = OUTPUTS + f", {C} mean, {C} twice"
     text = graph(f"{FORWARD} {RELU} {BACKWARD} twice = Add (inv_std, inv_std)", outputs)
-    given = synchronized(text.replace("float[", f"{dtype}["))
-    (merge,) = (node for node in given.graph if node.op_type == "BatchNormalizationMergeMoments")
-    casts = [node for node in given.graph if node.op_type == "Cast"]
+    ir_model = synchronized(text.replace("float[", f"{dtype}["))
+    (merge,) = (node for node in ir_model.graph if node.op_type == "BatchNormalizationMergeMoments")
+    casts = [node for node in ir_model.graph if node.op_type == "Cast"]
     assert len(casts) == (2 if dtype == "float" else 0)
-    assert {value.name for value in given.graph.outputs} >= {"mean", "twice"}
-    (gradient,) = (node for node in given.graph if node.op_type == "BatchNormalizationGradApply")
+    assert {value.name for value in ir_model.graph.outputs} >= {"mean", "twice"}
+    (gradient,) = (node for node in ir_model.graph if node.op_type == "BatchNormalizationGradApply")
     assert gradient.inputs[3:5] == merge.outputs[2:4]
 
 
@@ -182,24 +184,24 @@ def test_keys_are_unique():
         for i, name in enumerate(("", "", "[same]", "[same]"))
     )
     outputs = ", ".join(f"{X} y{i}, {X} dx{i}" for i in range(4))
-    given = synchronized(graph("axes = Constant <value_ints = [0, 2]> ()" + twice, outputs))
-    keys = collectives(given)
+    ir_model = synchronized(graph("axes = Constant <value_ints = [0, 2]> ()" + twice, outputs))
+    keys = collectives(ir_model)
     assert len(keys) == len(set(keys)) == 8
     # A synchronized graph that gets another batch norm, under a name that is free again.
-    for node in given.graph:
+    for node in ir_model.graph:
         node.name = f"renamed_{node.name}"
     more = model(graph(FORWARD, f"{X} y"))
-    names = {value.name: value for value in given.graph.inputs}
+    names = {value.name: value for value in ir_model.graph.inputs}
     batch_norm = next(node for node in more.graph if node.domain == "bngrad")
-    axes = next(node.outputs[0] for node in given.graph if node.op_type == "Constant")
+    axes = next(node.outputs[0] for node in ir_model.graph if node.op_type == "Constant")
     inputs = [names[value.name] for value in batch_norm.inputs[:-1]]
     attributes = list(batch_norm.attributes.values())
     new = ir.Node("bngrad", "BatchNormalizationTraining", [*inputs, axes], attributes, num_outputs=5, name="bn")
-    given.graph.append(new)
-    given.graph.outputs.append(new.outputs[0])
+    ir_model.graph.append(new)
+    ir_model.graph.outputs.append(new.outputs[0])
     new.outputs[0].name = "more"
-    assert SynchronizeBatchNormsPass()(given).modified
-    keys = collectives(given)
+    assert SynchronizeBatchNormsPass()(ir_model).modified
+    keys = collectives(ir_model)
     assert len(keys) == len(set(keys)) == 9
 
 
@@ -213,10 +215,10 @@ LEFT_ALONE = {
 def test_left_alone(case):
     body, _ = LEFT_ALONE[case]
     values = f"{VALUES}, {X} dy, {C} mean, {C} inv_std"
-    given = model(graph("axes = Constant <value_ints = [0, 2]> () " + body, f"{X} dx", values))
-    before = lines(given)
-    assert not SynchronizeBatchNormsPass()(given).modified
-    assert lines(given) == before
+    ir_model = model(graph("axes = Constant <value_ints = [0, 2]> () " + body, f"{X} dx", values))
+    before = lines(ir_model)
+    assert not SynchronizeBatchNormsPass()(ir_model).modified
+    assert lines(ir_model) == before
 
 
 PER_SAMPLE = {
@@ -231,8 +233,8 @@ def test_norms_of_one_sample_exchange_nothing(op):
     text = f"""<ir_version: 8, opset_import: ["" : 21]> g ({X} x) => (float loss)
         <{C} s = {{1, 2, 3}}, {C} b = {{0, 0, 0}}, float[4] w = {{1, 2, 3, 4}}>
         {{ [norm] y = {PER_SAMPLE[op]} q = Mul (y, y) loss = ReduceMean <keepdims = 0> (q) }}"""
-    made = ir.from_proto(bngrad.differentiate(onnx.parser.parse_model(text), sync=True))
-    assert sorted(collectives(made)) == ["gradients/0", "loss", "weights"]
+    ir_model = ir.from_proto(bngrad.differentiate(onnx.parser.parse_model(text), sync=True))
+    assert sorted(collectives(ir_model)) == ["gradients/0", "loss", "weights"]
 
 
 SWAPPED = BACKWARD.replace("mean, inv_std", "inv_std, mean")
@@ -280,14 +282,14 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_refused_before_anything_changes(case):
     body, outputs, message = REFUSALS[case]
-    given = model(graph(body, outputs))
-    before = lines(given)
+    ir_model = model(graph(body, outputs))
+    before = lines(ir_model)
     with pytest.raises(ir.passes.PassError) as error:
-        ir.passes.Sequential(SynchronizeBatchNormsPass())(given)
+        ir.passes.Sequential(SynchronizeBatchNormsPass())(ir_model)
     assert isinstance(error.value.__cause__, UnsupportedNodeError)
     with pytest.raises(UnsupportedNodeError, match=message):
         raise error.value.__cause__
-    assert lines(given) == before
+    assert lines(ir_model) == before
 
 
 def test_a_function_is_refused():
@@ -319,8 +321,8 @@ def test_a_synchronized_graph_is_rewritten_to_itself():
 def test_a_note_where_nothing_is_synchronized(sync, notes):
     frozen = BACKWARD.replace("training_mode = 1", "training_mode = 0")
     text = graph(f"{AXES} {frozen}", f"{X} dx", f"{VALUES}, {X} dy, {C} mean, {C} inv_std")
-    found = [note for note in rewrite(ir.from_proto(proto(text)), sync=sync).notes if "nothing to sync" in note]
-    assert len(found) == notes
+    matching = [note for note in rewrite(ir.from_proto(proto(text)), sync=sync).notes if "nothing to sync" in note]
+    assert len(matching) == notes
 
 
 def test_a_synchronized_graph_is_a_training_graph():
@@ -336,9 +338,9 @@ def test_a_synchronized_forward_model_has_no_gradient():
         <{C} s = {{1, 2, 3}}, {C} b = {{0, 0, 0}}>
         {{ [bn] y, nm, nv = BatchNormalization <training_mode = 1> (x, s, b, m, v)
            loss = ReduceMean <keepdims = 0> (y) }}"""
-    given = bngrad.rewrite(onnx.parser.parse_model(text), sync=True)
+    synced = bngrad.rewrite(onnx.parser.parse_model(text), sync=True)
     expected = (
         r"node 'bn' .* cannot be differentiated: .* for ops that are synchronized over ranks: pass the model that"
     )
     with pytest.raises(UnsupportedNodeError, match=expected):
-        bngrad.differentiate(given)
+        bngrad.differentiate(synced)
