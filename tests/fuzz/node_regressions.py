@@ -166,7 +166,7 @@ CASES = {
         lambda m: m.graph.node[0].attribute.append(onnx.AttributeProto(name="w")),
     ),
     "a-foreign-batch-norm-without-outputs": Regression(
-        "rewrite", NGRAPH, "it has no outputs; expected one at least", _no_outputs, NGRAPH_HEADER
+        "rewrite", NGRAPH, "it has no outputs; expected at least one", _no_outputs, NGRAPH_HEADER
     ),
     "a-foreign-batch-norm-without-outputs-to-look-at": Regression(
         "inspect", NGRAPH, "", _no_outputs, NGRAPH_HEADER
