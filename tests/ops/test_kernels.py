@@ -9,7 +9,6 @@ order: on a coarse grid, and X symmetric about a mean on that grid.
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import math
 import os
@@ -23,7 +22,8 @@ import pytest
 
 from bngrad.opset import reference
 from bngrad.runtime import native, native_library
-from isa_process import Kernels
+from isa_process import Kernels, digests
+from pairwise import pairwise
 
 FLOAT, DOUBLE, FLOAT16 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -39,6 +39,10 @@ TYPES = {
 """T, T1 and T2 as models usually have them."""
 
 ALL_TYPES = [(t, t1, t2) for t in BOUNDS for t1, t2 in itertools.product(BOUNDS, BOUNDS) if {t1, t2} <= {t, FLOAT}]
+
+
+OPS_BY_MODE = {flag: tuple((op, flag) for op in ("grad", "relu_grad", "grad_grad", "training")) for flag in (0, 1)}
+EVERY_OP = (*OPS_BY_MODE[0], *OPS_BY_MODE[1], ("statistics",))
 
 
 class Case:
@@ -102,17 +106,25 @@ class Case:
     def statistics(self, implementation, **options):
         return self.call(implementation, "statistics", (self.x, self.axes, EPSILON), options)
 
-    def outputs(self, implementation, **options):
-        """Those of every op in every mode, in the order of `_EVERY_CALL`; calls of kernels are sent together."""
-        calls = [getattr(self, op)(None, *flag, **options) for op, *flag in _EVERY_CALL]
+    def calls(self, ops=None, **options):
+        """The calls of ops with their modes, by default of `EVERY_OP`."""
+        return [getattr(self, op)(None, *flag, **options) for op, *flag in ops or EVERY_OP]
+
+    def outputs(self, implementation, ops=None, **options):
+        """The outputs of each call; calls of kernels are sent together."""
+        calls = self.calls(ops, **options)
         if isinstance(implementation, Kernels):
             return implementation.calls(calls)
         return [getattr(implementation, name)(*arguments, **more) for name, arguments, more in calls]
 
-    def check(self, kernels, expected=None):
-        """Every output of every op against the reference."""
-        pairs = zip(self.outputs(kernels), expected or self.outputs(reference), strict=True)
-        for (op, *_), (actual, want) in zip(_EVERY_CALL, pairs, strict=True):
+    def digests(self, kernels, num_threads):
+        """The digests of all outputs."""
+        return kernels.digests(self.calls(num_threads=num_threads))
+
+    def check(self, kernels, ops=EVERY_OP, expected=None):
+        """Compares every output with the reference."""
+        pairs = zip(self.outputs(kernels, ops), expected or self.outputs(reference, ops), strict=True)
+        for (op, *_), (actual, want) in zip(ops, pairs, strict=True):
             size_of_sums = 0.0 if op == "statistics" else self.size_of_sums()
             assert_close(actual, want, self.dtypes(getattr(self, op)), size_of_sums)
 
@@ -135,10 +147,6 @@ class Case:
         return [output for outputs in self.outputs(implementation, **options) for output in outputs]
 
 
-_EVERY_CALL = [(op, flag) for op in ("grad", "relu_grad", "grad_grad", "training") for flag in (0, 1)]
-_EVERY_CALL += [("statistics",)]
-
-
 class CheckedCases:
     """Cases with their references: every instruction set is tested with the same, one after the other."""
 
@@ -149,8 +157,9 @@ class CheckedCases:
 
     def get(self, *key):
         if key not in self._cases:
-            case = Case(*key)
-            expected = case.outputs(reference)
+            *arguments, ops = key
+            case = Case(*arguments)
+            expected = case.outputs(reference, ops)
             size = sum(output.nbytes for outputs in expected for output in outputs)
             self._cases[key] = case, expected, size
             while len(self._cases) > 1 and sum(size for *_, size in self._cases.values()) > self.MAX_BYTES:
@@ -161,22 +170,25 @@ class CheckedCases:
 _CHECKED_CASES = CheckedCases()
 
 
-def check(kernels, shape, axes, types=TYPES["float"]):
-    """Compares every output of every op with the reference."""
-    case, expected = _CHECKED_CASES.get(tuple(shape), tuple(axes), types)
-    case.check(kernels, expected)
+def check(kernels, shape, axes, types=TYPES["float"], ops=EVERY_OP):
+    """Compares every output of ops, by default of all in every mode, with the reference."""
+    case, expected = _CHECKED_CASES.get(tuple(shape), tuple(axes), types, ops)
+    case.check(kernels, ops, expected)
 
 
 def assert_close(actual, expected, dtypes, size_of_sums=0.0):
-    for one, other, dtype in zip(actual, expected, dtypes, strict=True):
-        assert one.dtype == dtype
-        assert one.shape == other.shape
-        if one.size == 0:
+    for output, exact, dtype in zip(actual, expected, dtypes, strict=True):
+        assert output.dtype == dtype
+        assert output.shape == exact.shape
+        if output.size == 0:
             continue
-        np.testing.assert_array_equal(np.isnan(one), np.isnan(other))
-        error = np.nanmax(np.abs(one.astype(np.float64) - other), initial=0.0)
-        is_sum = dtypes[0] != FLOAT and one.shape != actual[0].shape
-        assert error <= BOUNDS[dtype] * np.nanmax(np.abs(other), initial=size_of_sums if is_sum else 0.0)
+        errors = np.abs(output.astype(np.float64) - exact)
+        error, size = errors.max(), np.abs(exact).max()
+        if np.isnan(error):
+            np.testing.assert_array_equal(np.isnan(output), np.isnan(exact))
+            error, size = (np.nanmax(values, initial=0.0) for values in (errors, np.abs(exact)))
+        is_sum = dtypes[0] != FLOAT and output.shape != actual[0].shape
+        assert error <= BOUNDS[dtype] * max(size, size_of_sums if is_sum else 0.0)
 
 
 def newest_isa(test):
@@ -348,26 +360,33 @@ def test_outer_dimensions(kernels, types):
         check(kernels, shape, axes, types)
 
 
+LARGE = [
+    ((50, 70, 700), (0, 2)),
+    ((33, 1312, 49), (0, 2)),
+    ((33, 326, 197), (0, 2)),
+    ((129, 250, 70), (0, 2)),  # tiles of whole lines are more than the cache was to hold
+    ((33000, 64), (0,)),
+    ((14000, 3, 51), (0, 2)),  # fewer channels than make a whole line
+    ((3, 4, 51, 3500), (1, 3)),
+    ((257, 16500), (0,)),
+    ((3, 7, 150001), (0, 2)),
+    ((33000, 65), (0,)),
+]
+
+
 @newest_isa
 @pytest.mark.parametrize(
-    ("shape", "axes"),
+    ("shape", "axes", "flag"),
     [
-        ((50, 70, 700), (0, 2)),
-        ((33, 1312, 49), (0, 2)),
-        ((33, 326, 197), (0, 2)),
-        pytest.param((129, 250, 70), (0, 2), id="tiles of whole lines are more than the cache was to hold"),
-        pytest.param((14000, 3, 51), (0, 2), id="as many channels as make a whole line there are not"),
-        ((33000, 64), (0,)),
-        ((257, 16500), (0,)),
-        ((3, 4, 51, 3500), (1, 3)),
-        pytest.param((3, 7, 150001), (0, 2), marks=pytest.mark.long),
-        pytest.param((33000, 65), (0,), marks=pytest.mark.long),
+        pytest.param(*case, flag, marks=[pytest.mark.long] * (place >= 8 or (place + flag) % 2 == 1))
+        for place, case in enumerate(LARGE)
+        for flag in (0, 1)
     ],
     ids=str,
 )
-def test_outputs_too_large_for_the_cache(kernels, shape, axes):
+def test_outputs_too_large_for_the_cache(kernels, shape, axes, flag):
     """8 MiB and more: stores go past the cache, where a row has whole cache lines."""
-    check(kernels, shape, axes)
+    check(kernels, shape, axes, ops=OPS_BY_MODE[flag])
 
 
 @newest_isa
@@ -425,8 +444,8 @@ def test_gradients_about_1000_in_grad_grad(kernels, shape, axes, types):
     case.mean, case.inv_std = case.statistics(native)
     got, want = case.grad_grad(kernels, 1), case.grad_grad(reference, 1)
     bounds = {FLOAT: 1e-5, DOUBLE: 1e-8, FLOAT16: 5e-4, BFLOAT16: 4e-3}
-    for one, other in zip(got, want, strict=True):
-        assert np.abs(one.astype(np.float64) - other).max() <= bounds[one.dtype] * np.abs(other).max()
+    for output, exact in zip(got, want, strict=True):
+        assert np.abs(output.astype(np.float64) - exact).max() <= bounds[output.dtype] * np.abs(exact).max()
 
 
 @pytest.mark.parametrize(("shape", "axes"), [((16, 4, 100), (0, 2)), ((1600, 4), (0,))], ids=str)
@@ -471,29 +490,22 @@ same_bits = pytest.mark.parametrize(("shape", "axes"), SAME_BITS, ids=str)
 
 
 @functools.lru_cache(maxsize=4)
-def native_digest(shape, axes, types):
-    """Of every output with the instruction set of this process."""
-    return digest(Case(shape, axes, types).everything(native))
-
-
-def digest(arrays):
-    return [hashlib.sha256(a.tobytes()).hexdigest()[:16] for a in arrays]
-
-
-@types
-@same_bits
-def test_threads_do_not_change_a_bit(kernels, shape, axes, types):
+def native_digests(shape, axes, types):
+    """A case, and the digests of its outputs with one thread and the instruction set of this process."""
     case = Case(shape, axes, types)
-    first = digest(case.everything(kernels, num_threads=1))
-    for threads in (2, 3, 64, 0):
-        assert digest(case.everything(kernels, num_threads=threads)) == first
+    return case, digests(case.everything(native, num_threads=1))
 
 
 @types
 @same_bits
 def test_instruction_set_does_not_change_a_bit(kernels, shape, axes, types):
-    """With random inputs: no kernel contracts, and all have the same lanes."""
-    assert digest(Case(shape, axes, types).everything(kernels)) == native_digest(shape, axes, types)
+    """Nor do threads. With random inputs: no kernel contracts, and all have the same lanes.
+
+    The partition does not depend on the instruction set, so only one runs with every number of threads.
+    """
+    case, expected = native_digests(shape, axes, types)
+    for threads in (1, 2, 3, 64, 0) if kernels.isa == native_library.active_isa() else (1, 3):
+        assert case.digests(kernels, threads) == expected, f"{threads} threads"
 
 
 @newest_isa
@@ -504,23 +516,34 @@ def test_instruction_set_does_not_change_a_bit(kernels, shape, axes, types):
 )
 def test_several_tiles_in_a_task(kernels, shape, axes):
     """Tasks of several tiles, past the caches: no result depends on how many tiles a task has."""
-    case = Case(shape, axes)
-    first = digest(case.everything(kernels, num_threads=1))
-    assert digest(case.everything(kernels, num_threads=3)) == first
-    assert native_digest(shape, axes, case.types) == first
+    case, expected = native_digests(shape, axes, TYPES["float"])
+    assert case.digests(kernels, 3) == expected
+
+
+_EXACT_OPS = {("grad", 1): 1, ("relu_grad", 1): 1, ("grad_grad", 0): 2}
+"""The ops whose outputs from a place on are sums."""
+
+
+@functools.lru_cache(maxsize=1)
+def exact_case(shape, axes, types):
+    """A case of small integers, and the reference's outputs of `_EXACT_OPS`."""
+    case = Case(shape, axes, types)
+    rng = np.random.default_rng(0)
+    case.x, case.dy, case.z, case.ddx = (rng.integers(-4, 5, shape).astype(types[0]) for _ in range(4))
+    case.mean, case.inv_std = np.full_like(case.mean, 2), np.full_like(case.inv_std, 0.25)
+    return case, case.outputs(reference, _EXACT_OPS)
 
 
 @types
 @same_bits
 def test_exact_inputs(kernels, shape, axes, types):
-    """Small integers: every sum is exact in any order, so it must be equal to the reference, not close."""
-    case = Case(shape, axes, types)
-    rng = np.random.default_rng(0)
-    case.x, case.dy, case.z, case.ddx = (rng.integers(-4, 5, shape).astype(types[0]) for _ in range(4))
-    case.mean, case.inv_std = np.full_like(case.mean, 2), np.full_like(case.inv_std, 0.25)
-    for op, flag, first in ((case.grad, 1, 1), (case.relu_grad, 1, 1), (case.grad_grad, 0, 2)):
-        for actual, expected in zip(op(kernels, flag)[first:], op(reference, flag)[first:], strict=True):
-            np.testing.assert_array_equal(actual, expected.astype(actual.dtype))
+    """Every sum is exact in any order, so it must be equal to the reference, not close."""
+    case, expected = exact_case(shape, axes, types)
+    for first, outputs, exact in zip(
+        _EXACT_OPS.values(), case.outputs(kernels, _EXACT_OPS), expected, strict=True
+    ):
+        for actual, sums in zip(outputs[first:], exact[first:], strict=True):
+            np.testing.assert_array_equal(actual, sums.astype(actual.dtype))
 
 
 # The element types.
@@ -543,8 +566,8 @@ def test_every_16_bit_value_is_read_and_rounded_as_numpy_does(kernels, dtype, ax
     gains = [1, 1.5, 1 + 2**-11, 1 + 2**-8, 1 - 2**-12, 2**-10, 3 * 2**-26, 2**-120, 300, 1e30, 65519 / 65504]
     gains = np.array([*gains, -1], np.float32)
     dy = np.repeat(values[:, None] if axis == 0 else values[None], gains.size, axis=1 - axis)
-    one = np.ones_like(gains)
-    dx, _, _ = kernels.grad(dy, dy, gains, one, one, [axis], 0)
+    ones = np.ones_like(gains)
+    dx, _, _ = kernels.grad(dy, dy, gains, ones, ones, [axis], 0)
     with np.errstate(all="ignore"):
         expected = (dy.astype(np.float32) * (gains if axis == 0 else gains[:, None])).astype(dtype)
     nan = np.isnan(expected)
@@ -558,8 +581,8 @@ def test_parameters_are_rounded_once(kernels, dtype, sign):
     """1 + half a unit + a little: by way of a float the little is lost, and the tie goes down."""
     half_unit = 2.0**-11 if dtype == FLOAT16 else 2.0**-8
     dy = (sign * np.array([[1], [half_unit], [2.0**-24]])).astype(dtype)
-    one = np.ones(1, dtype)
-    _, _, dbias = kernels.grad(dy, dy, one, one, one, [0], 0)
+    ones = np.ones(1, dtype)
+    _, _, dbias = kernels.grad(dy, dy, ones, ones, ones, [0], 0)
     assert dbias.astype(np.float64) == [sign * (1 + 2 * half_unit)]
 
 
@@ -569,8 +592,8 @@ def test_parameters_are_rounded_once(kernels, dtype, sign):
 )  # fmt: skip
 def test_parameters_at_the_ends_of_float16(kernels, value, expected):
     """inv_std is 1 / sqrt(epsilon) where nothing varies."""
-    x, one = np.zeros((4, 1), FLOAT16), np.ones(1, FLOAT16)
-    *_, inv_std = kernels.training(x, one, one, one, one, [0], value**-2.0 if value < 1e200 else 0.0, 0.5, 0)
+    x, ones = np.zeros((4, 1), FLOAT16), np.ones(1, FLOAT16)
+    *_, inv_std = kernels.training(x, ones, ones, ones, ones, [0], value**-2.0 if value < 1e200 else 0.0, 0.5, 0)
     np.testing.assert_array_equal(inv_std, np.array([expected], FLOAT16))
 
 
@@ -578,17 +601,19 @@ def test_parameters_at_the_ends_of_float16(kernels, value, expected):
 def test_sums_of_16_bits_do_not_overflow(kernels, shape):
     axis = shape.index(1000)
     big = np.full(shape, 65504, FLOAT16)
-    one, half = np.ones(3, FLOAT), np.ones(3, FLOAT16)
-    dx, dscale, dbias = kernels.grad(big, big, one, 0 * one, one, [axis], 0)
+    ones, half = np.ones(3, FLOAT), np.ones(3, FLOAT16)
+    dx, dscale, dbias = kernels.grad(big, big, ones, 0 * ones, ones, [axis], 0)
     np.testing.assert_array_equal(dx, big)
     np.testing.assert_array_equal(dbias, np.full(3, 65504 * 1000, FLOAT))
     np.testing.assert_allclose(dscale, np.full(3, 65504.0**2 * 1000, FLOAT), rtol=BOUNDS[FLOAT])
     _, dscale, dbias = kernels.relu_grad(big, big, big, half, 0 * half, half, [axis], 0)
     np.testing.assert_array_equal([dscale, dbias], np.full((2, 3), np.inf))
-    np.testing.assert_array_equal(kernels.grad(big, big, 2 * one, one, one, [axis], 0)[0], np.full(shape, np.inf))
-    dx, _, _ = kernels.grad(big, big, one, 65504 * one, one, [axis], 1)
+    np.testing.assert_array_equal(
+        kernels.grad(big, big, 2 * ones, ones, ones, [axis], 0)[0], np.full(shape, np.inf)
+    )
+    dx, _, _ = kernels.grad(big, big, ones, 65504 * ones, ones, [axis], 1)
     np.testing.assert_array_equal(dx, np.zeros(shape))
-    d_dy, d_x, d_scale = kernels.grad_grad(big, one, one, big, big, one, 65504 * one, one, [axis], 1)
+    d_dy, d_x, d_scale = kernels.grad_grad(big, ones, ones, big, big, ones, 65504 * ones, ones, [axis], 1)
     np.testing.assert_array_equal(d_dy, np.ones(shape))
     np.testing.assert_array_equal(d_x, np.zeros(shape))
     np.testing.assert_array_equal(d_scale, np.zeros(3))
@@ -599,36 +624,60 @@ def test_sums_of_16_bits_do_not_overflow(kernels, shape):
 # NaN and infinity stay in their channel.
 
 
-@types
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
-@pytest.mark.parametrize(
-    ("shape", "axes", "poisoned", "channel"),
-    [
-        ((3, 20, 21), (0, 2), (1, 5, 20), 5),
-        ((3, 20, 300), (0, 2), (2, 19, 0), 19),
-        ((40, 21), (0,), (39, 20), 20),
-        ((400, 3), (0,), (399, 1), 1),
-    ],
-    ids=str,
-)
-def test_poison_stays_in_its_channel(kernels, shape, axes, poisoned, channel, value, types):
-    case = Case(shape, axes, types)
+POISONED = [
+    ((3, 20, 21), (0, 2), (1, 5, 20), 5),
+    ((3, 20, 300), (0, 2), (2, 19, 0), 19),
+    ((40, 21), (0,), (39, 20), 20),
+    ((400, 3), (0,), (399, 1), 1),
+]
+"""Shapes and axes, and an element and its channel."""
+
+
+class Poisoned:
+    """A case with a value at one place after the other, and the finite elements of the reference's gradients."""
+
+    GRADIENTS = tuple(op for op in EVERY_OP if op[0].endswith("grad"))
+
+    def __init__(self, place, value, types):
+        shape, axes, self.element, self.channel = place
+        self.case, self.value = Case(shape, axes, types), value
+        self.finite = [
+            [np.isfinite(output) for outputs in self.case.outputs(reference, self.GRADIENTS) for output in outputs]
+            for _ in self.places()
+        ]
+
+    def places(self):
+        """Yields after each change of one value, which is taken back then."""
+        case = self.case
+        arrays = [(array, self.element) for array in (case.x, case.dy, case.z, case.ddx)]
+        arrays += [(array, self.channel) for array in (case.mean, case.inv_std, case.ddscale, case.ddbias)]
+        for array, index in arrays:
+            saved = array[index]
+            array[index] = self.value
+            try:
+                yield
+            finally:
+                array[index] = saved
+
+
+poisoned_case = functools.lru_cache(maxsize=1)(Poisoned)
+
+
+@pairwise(types=TYPES, value=[np.nan, np.inf, -np.inf], place=POISONED)
+def test_poison_stays_in_its_channel(kernels, types, value, place):
+    poisoned = poisoned_case(place, value, types)
+    case = poisoned.case
     clean = case.everything(kernels)
-    ops = (case.grad, case.relu_grad, case.grad_grad)
-    arrays = [(a, poisoned) for a in (case.x, case.dy, case.z, case.ddx)]
-    arrays += [(a, channel) for a in (case.mean, case.inv_std, case.ddscale, case.ddbias)]
-    for array, index in arrays:
-        saved = array[index]
-        array[index] = value
-        for before, after in zip(clean, case.everything(kernels), strict=True):
-            others = np.arange(case.scale.size) != channel
-            if before.shape == shape:
+    others = np.arange(case.scale.size) != poisoned.channel
+    for finite, _ in zip(poisoned.finite, poisoned.places(), strict=True):
+        outputs = case.outputs(kernels)
+        for before, after in zip(clean, itertools.chain(*outputs), strict=True):
+            if before.shape == case.x.shape:
                 before, after = (np.moveaxis(a, 1, 0) for a in (before, after))  # noqa: PLW2901
             np.testing.assert_array_equal(before[others], after[others])
-        for op, training in itertools.product(ops, (0, 1)):
-            for one, other in zip(op(kernels, training), op(reference, training), strict=True):
-                np.testing.assert_array_equal(np.isfinite(one), np.isfinite(other))
-        array[index] = saved
+        gradients = (outputs[EVERY_OP.index(op)] for op in Poisoned.GRADIENTS)
+        for output, is_finite in zip(itertools.chain(*gradients), finite, strict=True):
+            np.testing.assert_array_equal(np.isfinite(output), is_finite)
 
 
 @types
@@ -655,8 +704,8 @@ def test_frozen_second_gradient_ignores_the_sums(kernels, types):
     np.testing.assert_array_equal(np.argwhere(np.isnan(d_dy)), [[0, 1, 20]])
     np.testing.assert_array_equal(np.argwhere(np.isnan(d_x)), [[1, 2, 20]])
     np.testing.assert_array_equal(np.isnan(d_scale), [False, True, True, False])
-    for one, other in zip((d_dy, d_x), clean, strict=False):
-        np.testing.assert_array_equal(one[~np.isnan(one)], other[~np.isnan(one)])
+    for output, before in zip((d_dy, d_x), clean, strict=False):
+        np.testing.assert_array_equal(output[~np.isnan(output)], before[~np.isnan(output)])
 
 
 @types
