@@ -1,11 +1,11 @@
 """Batch-normalization training for ONNX Runtime.
 
 `training_step` builds the training step of a forward model: forward, backward and optimizer in one graph.
-`differentiate` builds the training graph alone, and `read_training_graph` reads what its inputs and outputs are;
-`finalize` writes trained weights back into the forward model. `rewrite` converts an existing training graph: its
-batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime. `validate` checks the gradients.
-`session` creates an inference session with the ops registered; `register` and `get_library_path` are for sessions
-that you create yourself. `inspect` lists a model's batch norms, and `save` writes a model.
+`differentiate` builds only the training graph, and `read_training_graph` reads the roles of its inputs and
+outputs; `finalize` writes trained weights back into the forward model. `rewrite` converts an existing training
+graph: its batch norms become ops of the domain ``bngrad``, which run on any ONNX Runtime. `validate` checks the
+gradients. `session` creates an inference session with the ops registered; `register` and `get_library_path` are
+for sessions that you create yourself. `inspect` lists a model's batch norms, and `save` writes a model.
 
 Submodules are imported on first use, so that the command line starts fast.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from bngrad.validation.references import register_reference
 
-if TYPE_CHECKING:  # type checkers read imports alone; without these, every name would be Any
+if TYPE_CHECKING:  # type checkers read only imports; without these, every name would be Any
     from bngrad.api import differentiate as differentiate
     from bngrad.api import finalize as finalize
     from bngrad.api import inspect as inspect

@@ -127,8 +127,8 @@ def differentiate(
             they have to be fed, which bindings of languages other than Python need.
         sync: Whether to make the graph of one rank of a distributed run. Each rank feeds its rows of the batch,
             and every rank gets the loss, the gradients and the running statistics of the whole batch. Other
-            outputs are those of its rows. The same graph runs on any number of ranks, and on one alone. Requires
-            ``bngrad`` and ``stock``.
+            outputs are those of its rows. The same graph runs on any number of ranks, also on a single one.
+            Requires ``bngrad`` and ``stock``.
 
     Returns:
         The training graph, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.

@@ -33,7 +33,7 @@ def require_number(argument: str, value: object, expected: str = "a number") -> 
     """Returns a number of any type, also of NumPy's, as a float.
 
     Raises:
-        InputError: It is no real number.
+        InputError: It is not a real number.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{argument} is {value!r}; expected {expected}")
@@ -57,7 +57,7 @@ def require_names(**arguments: Sequence[str] | None) -> None:
 
 
 def require_no_mask(name: str, array: object) -> None:
-    """Checks that an array is no masked one, whose mask `numpy.asarray` would drop.
+    """Checks that an array is not a masked one, whose mask `numpy.asarray` would drop.
 
     Raises:
         InputError: It is.

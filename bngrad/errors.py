@@ -1,6 +1,6 @@
 """Errors caused by user input or the environment, and the package's warning. Any other exception is a bug.
 
-Each message is one line: what is wrong, where, what was expected, and what to do. The command line prints it and
+Each message is one line: the fault, its place, what was expected, and what to do. The command line prints it and
 exits with code 2 without writing any output. A warning is also one line; it does not affect the result.
 """
 
@@ -46,7 +46,7 @@ class VersionError(BngradError):
 
 
 class TrainingError(BngradError):
-    """Training cannot go on: the loss or the state is not finite."""
+    """Training cannot continue: the loss or the state is not finite."""
 
 
 class DistributedError(BngradError):

@@ -32,7 +32,7 @@ def option(
 
     Args:
         default: The default.
-        text: The help text on the command line, see `bngrad.cli.help`; without one it is no option of a command.
+        text: The help text on the command line, see `bngrad.cli.help`; without one no command has the option.
         group: The title of the options that it is listed with.
         metavar: The placeholder for its value.
         minimum: The least number.

@@ -50,9 +50,7 @@ class GraphOptions(Options):
         "Embed the definitions of the `bngrad` ops, so that the result also runs without the native library.",
         group=OUTPUT,
     )
-    fuse: bool = option(
-        True, "Fuse the gradient of a ReLU with that of the batch norm in front of it.", group=OUTPUT
-    )
+    fuse: bool = option(True, "Fuse the gradient of a ReLU with that of the batch norm before it.", group=OUTPUT)
 
 
 class RewriteKeywords(GraphKeywords, total=False):

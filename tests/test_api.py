@@ -53,8 +53,8 @@ def test_a_warning_can_be_an_error(name, model):
 def test_a_training_graph_is_not_warned_of_again(model):
     """Nor is a model with only standard ops, as ``stock`` makes if no batch norm is in training mode."""
     with pytest.warns(bngrad.BngradWarning):
-        made = bngrad.differentiate(model)
-    assert bngrad.inspect(made).warnings == []
+        training_model = bngrad.differentiate(model)
+    assert bngrad.inspect(training_model).warnings == []
 
 
 def test_a_model_of_pytorch_whose_running_variance_is_not_chosen(model):
@@ -63,20 +63,20 @@ def test_a_model_of_pytorch_whose_running_variance_is_not_chosen(model):
     bn.output.extend(["p", "q"])
     bngrad.differentiate(model)
     model.producer_name = "pytorch"
-    with pytest.warns(bngrad.BngradWarning, match="ORT's dialect has the biased one alone"):
+    with pytest.warns(bngrad.BngradWarning, match="ORT's dialect has only the biased one"):
         bngrad.differentiate(model, target="ort")
     bngrad.differentiate(model, target="ort", running_variance="biased")
     assert [_unbiased(model, running_variance=kind) for kind in (None, "biased", "unbiased")] == [1, 0, 1]
-    made = bngrad.differentiate(model)
-    assert bngrad.validate(model, against="numeric", implementation="function", rewritten=made).passed
+    training_model = bngrad.differentiate(model)
+    assert bngrad.validate(model, against="numeric", implementation="function", rewritten=training_model).passed
     assert bngrad.validate(model, against="numeric", implementation="function").passed
     model.producer_name = "tf2onnx"
     assert _unbiased(model) == 0
 
 
 def _unbiased(model, **options):
-    made = bngrad.differentiate(model, **options)
-    (node,) = (node for node in made.graph.node if node.op_type == "BatchNormalizationTraining")
+    training_model = bngrad.differentiate(model, **options)
+    (node,) = (node for node in training_model.graph.node if node.op_type == "BatchNormalizationTraining")
     return next(attribute.i for attribute in node.attribute if attribute.name == "unbiased_running_var")
 
 
@@ -85,9 +85,9 @@ def test_inspect_takes_every_kind_of_model(model, tmp_path):
     model.graph.node[0].output.extend(["p", "q"])
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    found = [bngrad.inspect(kind) for kind in (path, str(path), model, ir.from_proto(model))]
-    assert all(one == found[0] for one in found)
-    assert [batch_norm.mode for batch_norm in found[0].batch_norms] == ["training"]
+    inspections = [bngrad.inspect(kind) for kind in (path, str(path), model, ir.from_proto(model))]
+    assert all(inspection == inspections[0] for inspection in inspections)
+    assert [batch_norm.mode for batch_norm in inspections[0].batch_norms] == ["training"]
 
 
 def serialized(model):

@@ -142,7 +142,7 @@ FILES = {
     ),
     "zip": (
         b"PK\x03\x04" + b"\xff" * 64,
-        "a zip archive, as torch.save and numpy.savez write; expected a model (torch.onnx.export makes one)",
+        "a zip archive, as torch.save and numpy.savez write; expected a model (torch.onnx.export writes one)",
     ),
     "gzip": (b"\x1f\x8b\x08" + b"\xff" * 64, "compressed with gzip; unpack it"),
     "onnx-text": (

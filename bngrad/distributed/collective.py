@@ -45,14 +45,14 @@ def attach(transport: Transport) -> None:
     if _attached:
         raise DistributedError("another communicator is attached to the op library; detach it first")
     function = _function_of(transport)
-    # One rank alone exchanges nothing, which the library does without calls of Python.
+    # A single rank exchanges nothing, which the library does without calls of Python.
     callback = None if transport.size == 1 else Function(function)
     native_library.call("bngrad_set_collective", callback, None, transport.rank, transport.size)
     _attached[transport] = function, callback
 
 
 def detach(transport: Transport) -> None:
-    """Makes the native library of this process one rank alone again, if it uses the transport."""
+    """Sets the native library of this process back to a single rank, if it uses the transport."""
     if transport in _attached:
         native_library.call("bngrad_set_collective", None, None, 0, 1)
         del _attached[transport]

@@ -1,4 +1,4 @@
-"""The ranks of a distributed run: what they exchange besides the collectives of a graph."""
+"""The ranks of a distributed run, and their exchanges outside the collectives of a graph."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Communicator:
         collective.attach(self._transport)
 
     def detach(self) -> None:
-        """Makes the collectives of the op library those of one rank alone again."""
+        """Sets the collectives of the op library back to a single rank."""
         collective.detach(self._transport)
 
     @contextlib.contextmanager

@@ -19,7 +19,7 @@ class Diagnostic(str):
         """Makes a diagnostic.
 
         Args:
-            text: What is wrong, where, and what to do.
+            text: The fault, its place, and the remedy.
             kind: The id of its rule in `bngrad.reports.rules`.
         """
         diagnostic = super().__new__(cls, text)

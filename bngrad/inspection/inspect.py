@@ -52,7 +52,7 @@ class BatchNorm:
     name: str
     """The name of the node, or of its first output."""
     path: str
-    """The name behind those of the node or the function that it is in the body of, see `node_paths`."""
+    """The name after those of the nodes or the function around it; `node_paths` builds it."""
     op: str
     """The op, with its domain if that is not ai.onnx."""
     mode: str
@@ -172,7 +172,7 @@ def _describe(node: ir.Node, path: str, position: int, gradients: list[ir.Node])
 
 
 def _describe_foreign(node: ir.Node, path: str, position: int) -> BatchNorm:
-    """Only the system's own pass knows what its inputs are; the first output is Y or dX, which is like X."""
+    """Only the pass of the system knows the roles of its inputs; the first output is Y or dX, which is like X."""
     like_x = node.outputs[0] if node.outputs else None
     dtype, shape = _dtype(like_x), _shape(like_x)
     return BatchNorm(

@@ -1,12 +1,12 @@
 """Warnings about forward models that an exporter made unfit for training.
 
-Each check is a function of the user's model and returns one line per finding: what, where, the likely cause and
-the remedy. The checks change nothing.
+Each check is a function of the user's model and returns one line per finding: the fault, its place, the likely
+cause and the remedy. The checks change nothing.
 
-What the exporters of PyTorch do (torch 2.9 to 2.15, onnxscript 0.7):
+The exporters of PyTorch (torch 2.9 to 2.15, onnxscript 0.7):
 
 * ``torch.onnx.export(dynamo=True)`` writes every batch norm in inference mode, and records the mode that it had,
-  see `torch_records`. Its default ``optimize=True`` folds batch norms into the Conv or Gemm in front, recorded in
+  see `torch_records`. Its default ``optimize=True`` folds batch norms into the Conv or Gemm before, recorded in
   the metadata, and merges equal initializers.
 * ``dynamo=False`` does both unless ``training=TrainingMode.TRAINING``; folded weights are ``onnx::Conv_<n>``.
 """
@@ -65,7 +65,7 @@ def model_warnings(
     wrt: Collection[str] | None = None,
     default_wrt: bool = True,
 ) -> list[Diagnostic]:
-    """Returns what is probably wrong with a forward model that will be trained; empty for a training graph.
+    """Returns warnings of probable faults in a forward model that will be trained; none for a training graph.
 
     Args:
         model: The user's model; it is not changed.
@@ -114,12 +114,12 @@ def mode_notes(model: ir.Model, options: ForwardOptions = ForwardOptions()) -> l
 
 
 def running_variance_warnings(model: ir.Model) -> list[str]:
-    """Returns a warning for a model of PyTorch's whose training graph has ONNX's rule, as ORT's dialect does."""
+    """Returns a warning for a model of PyTorch whose training graph has ONNX's rule, as ORT's dialect does."""
     if framework_of(model) != "pytorch":
         return []
     message = (
         "the model comes from PyTorch, which updates running variances with the unbiased variance of a batch; "
-        "ORT's dialect has the biased one alone: use --target stock or training, or pass --running-variance "
+        "ORT's dialect has only the biased one: use --target stock or training, or pass --running-variance "
         "biased (running_variance=) to accept it"
     )
     return [message]
@@ -181,7 +181,7 @@ def _batch_norms_in_inference_mode(
 def _batch_norms_without_running_statistics(
     model: ir.Model, frozen: Sequence[str], training: Sequence[str]
 ) -> Iterator[str]:
-    """Batch norms of TensorFlow's that return the statistics of the batch, and leave averaging to other ops."""
+    """Batch norms of TensorFlow that return the statistics of the batch, and leave averaging to other ops."""
     to_train, to_freeze = _matching(model, training), _matching(model, frozen)
     batch_norms = [
         node
@@ -192,7 +192,7 @@ def _batch_norms_without_running_statistics(
     ]
     if batch_norms:
         yield (
-            f"running statistics are not updated by {counted(batch_norms, 'batch norm')} of TensorFlow's, whose "
+            f"running statistics are not updated by {counted(batch_norms, 'batch norm')} of TensorFlow, whose "
             "exponential_avg_factor is 1; set it to the weight of the new statistics in the running ones, 0.01 "
             "for Keras's momentum of 0.99"
         )
@@ -222,7 +222,7 @@ def _lost_custom_gradients(model: ir.Model) -> Iterator[str]:
 
 
 def _shared_statistics(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> Iterator[str]:
-    """Batch norms of PyTorch's with the same running statistic, where the record of whose it is was dropped."""
+    """Batch norms of PyTorch with the same running statistic, where the record of its module was dropped."""
     chosen = _matching(model, (*frozen, *training))
     left = [node for node in model.graph if node.op_type == "BatchNormalization" and node not in chosen]
     groups: dict[ir.Value, list[ir.Node]] = {}

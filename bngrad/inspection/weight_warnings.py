@@ -1,4 +1,4 @@
-"""Warnings about what is a weight of a forward model: values that an exporter merged, constants, what stays."""
+"""Warnings about the weights of a forward model: merged values, constants, and values that are not trained."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
 
 
 def unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
-    """Values that are weights by default, and look as if they were none."""
+    """Values that are weights by default, and do not look like weights."""
     names_by_reason: dict[str, list[str]] = {}
     kinds = recorded_kinds(model.graph)
     for value in _values(model.graph, names):
@@ -71,10 +71,10 @@ def unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
         if reason is not None:
             names_by_reason.setdefault(reason, []).append(str(value.name))
     for reason, values in names_by_reason.items():
-        looks = "looks" if len(values) == 1 else "look"
+        looks = "does not look like a weight" if len(values) == 1 else "do not look like weights"
         yield (
-            f"{listed(values)} {looks} like no weight ({reason}), but the loss is differentiated with respect to "
-            "every float initializer by default; name the weights with --wrt (wrt=)"
+            f"{listed(values)} {looks} ({reason}), but the loss is differentiated with respect to every "
+            "float initializer by default; name the weights with --wrt (wrt=)"
         )
 
 
@@ -95,7 +95,7 @@ def padded_tables(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
 
 
 def _padding_row(value: ir.Value) -> int | None:
-    """The only row of zeros of a matrix that is a table of embeddings without a record; None if there is none."""
+    """The only row of zeros of a table of embeddings without a record; None if there is no such row."""
     uses = [node for node, index in value.uses() if (node.op_type, index) == ("Gather", 0)]
     tensor = value.const_value
     if tensor is None or len(tensor.shape) != 2 or not uses or any(map(recorded_call, uses)):
@@ -109,7 +109,7 @@ def _padding_row(value: ir.Value) -> int | None:
 
 
 def weights_before_quantization(model: ir.Model) -> Iterator[str]:
-    """Values that would be weights by default, were they not in front of quantized layers alone."""
+    """Values that would be weights by default, were they not followed only by quantized layers."""
     if not any(map(is_quantization, all_nodes(model))):
         return
     trained = {value for output in model.graph.outputs for value in reaching_values(output, as_weights=True)}

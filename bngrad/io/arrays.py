@@ -29,7 +29,7 @@ def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
         InputError: The file is not as `require_file` expects, or is not an .npz file of plain arrays.
     """
     require_file(path, "an .npz file of arrays by input name")
-    # NumPy leaves a file open that it opened and that is no archive.
+    # NumPy leaves a file open if it opened it and it is not an archive.
     with (
         _refusing(path, "an .npz file of plain arrays", "savez"),
         Path(path).open("rb") as file,
@@ -53,7 +53,7 @@ def load_array(path: str | os.PathLike[str]) -> Array:
 
 
 def _plain(loaded: Any) -> Array:  # noqa: ANN401 - whatever NumPy finds in a file
-    """Returns what NumPy loaded if it is an array, and not the bytes of a member that is none.
+    """Returns the loaded object if it is an array, and not the bytes of a member that is not one.
 
     Raises:
         TypeError: It is not an array.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 ExternalData = Literal["copied", "shared"]
-"""Where the weights of a written model are stored.
+"""The files that store the weights of a written model.
 
 ``copied``: in a data file beside the model. ``shared``: external data stays in the files it is in.
 """

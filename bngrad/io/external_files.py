@@ -52,7 +52,7 @@ def require_external_data(
         if size is None:
             raise _unreadable(tensor, f"it does not exist; {missing}")
         if tensor.length not in (None, 0, needed):  # 0 stands for none in ONNX Runtime, too
-            raise _unreadable(tensor, f"the model says that it has {tensor.length} bytes there; expected {needed}")
+            raise _unreadable(tensor, f"the model states {tensor.length} bytes there; expected {needed}")
         if start < 0 or needed < 0 or start + needed > size:
             raise _unreadable(tensor, f"it has {size} bytes; expected {needed} from byte {start} on")
 
@@ -86,7 +86,7 @@ def require_entries(tensor: onnx.TensorProto) -> None:
     """Checks that the entries of a tensor in external data are what onnx-ir can read.
 
     Raises:
-        ValueError: It has no location, or an offset or a length that is no number of bytes.
+        ValueError: It has no location, or an offset or a length that is not a number of bytes.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if not entries.get("location"):

@@ -82,7 +82,7 @@ _FORMATS = (
     (
         0,
         b"PK\x03\x04",
-        "a zip archive, as torch.save and numpy.savez write; expected a model (torch.onnx.export makes one)",
+        "a zip archive, as torch.save and numpy.savez write; expected a model (torch.onnx.export writes one)",
     ),
     (0, b"\x1f\x8b", "compressed with gzip; unpack it"),
     (0, b"<", "a model as text; convert it: onnx.save(onnx.parser.parse_model(text), 'model.onnx')"),

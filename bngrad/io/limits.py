@@ -34,7 +34,7 @@ MAX_NAME = 10_000
 """Characters of a name."""
 
 _SHAPE_INPUTS = {"Reshape": 1, "Expand": 1, "Unsqueeze": 1, "Squeeze": 1, "ConstantOfShape": 0}
-"""The ops whose output has the rank that an input says, and that input."""
+"""The ops whose output has the rank that an input states, and the index of that input."""
 
 
 def require_limits(proto: onnx.ModelProto) -> None:

@@ -13,7 +13,7 @@ def require_file(path: str | os.PathLike[str], expected: str) -> os.stat_result:
 
     Args:
         path: The path.
-        expected: What the file is to be, such as ``an .npz file``.
+        expected: The expected kind of file, such as ``an .npz file``.
 
     Raises:
         InputError: The file does not exist, is a directory, a device or a pipe, or cannot be reached.

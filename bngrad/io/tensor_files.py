@@ -65,7 +65,7 @@ def writing_tensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[
             save_file(arrays, temporary, dict(metadata))
         except SafetensorError as error:
             raise _as_os_error(error) from None
-        temporary.chmod(mode)  # the library's own is the owner's alone
+        temporary.chmod(mode)  # the library lets only the owner read
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         yield

@@ -38,7 +38,7 @@ def require_well_formed(model: ir.Model, description: str) -> None:
 
     Args:
         model: The model.
-        description: What to call the model in the error message.
+        description: The name of the model in the error message.
 
     Raises:
         ModelError: A node or an output reads a value that no earlier node produces; a node lacks required inputs

@@ -118,7 +118,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text atomically, as UTF-8 with LF; what has no UTF-8, as in other file names, as an escape.
+    """Writes a text atomically, as UTF-8 with LF; surrogates, as of file names that are not UTF-8, become escapes.
 
     Raises:
         InputError: The file cannot be written.

@@ -27,7 +27,7 @@ BATCH_NORM_INTERNAL = (MICROSOFT, "BatchNormInternal")
 BATCH_NORM_GRAD = (MICROSOFT, "BatchNormalizationGrad")
 """(dY, X, scale, saved_mean, saved_inv_std) -> (dX, dscale, dbias).
 
-ORT's own schema names input 4 ``variance``; what its builder connects and its kernel takes is 1 / sqrt(var + eps).
+ORT's own schema names input 4 ``variance``; its builder connects, and its kernel takes, 1 / sqrt(var + eps).
 """
 
 _TYPES = [("T", ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"], "Data")]

@@ -1,7 +1,7 @@
 """Reference implementation of the ops of `synchronized`, in float64 NumPy.
 
 All functions take arrays of any real dtype and return float64 arrays. `all_gather` and `all_reduce` are those of
-one rank alone.
+a single rank.
 """
 
 from __future__ import annotations
@@ -204,13 +204,13 @@ def batch_normalization_relu_grad_apply(
 
 @returns(Gathered)
 def all_gather(value: ArrayLike, key: str) -> Gathered:  # noqa: ARG001 - the op's attribute
-    """Returns the values of all ranks, [R, ...], of one rank alone."""
+    """Returns the values of all ranks, [R, ...], for a single rank."""
     return Gathered(float64(value)[np.newaxis])
 
 
 @returns(Reduced)
 def all_reduce(partial: ArrayLike, key: str) -> Reduced:  # noqa: ARG001 - the op's attribute
-    """Returns the sum over all ranks, of one rank alone."""
+    """Returns the sum over all ranks, for a single rank."""
     return Reduced(float64(partial))
 
 

@@ -109,7 +109,7 @@ def _infer(context: InferenceContext, op: str) -> None:
 
     Data outputs have the shape of the main input. Parameters have the shape of the other parameters, or that of X
     without the axes. The element type is that of the inputs with the same type constraint; if there are none, as
-    for the statistics of X alone, it is the type that the op computes in.
+    for BatchNormalizationStatistics, it is the type that the op computes in.
     """
     inputs, outputs, _ = signature(op)
     types = {

@@ -68,7 +68,7 @@ def BatchNormalizationMergeMoments(
     var = sum (M2 + n (m - batch_mean)^2) / batch_count; batch_inv_std = 1 / sqrt(var + epsilon).
     Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
     new_running_mean and new_running_var are those of BatchNormalizationTraining with M = batch_count. The native
-    library adds the ranks in a fixed tree, so that the results depend on their number and their parts alone.
+    library adds the ranks in a fixed tree, so that the results depend only on their number and their parts.
     With batch_count = 0 the statistics are NaN.
     """
     zero = op.Constant(value_int=0)

@@ -49,7 +49,7 @@ class Oracle:
     Args:
         progress: Called with the stages of the environment's installation, if it has to be installed.
         python: An interpreter that has the oracle's packages; by default that of the environment in the user's
-            cache, which is made if it is missing, and made anew, once, if the worker does not start in it.
+            cache, which is created if it is missing, and once more if the worker does not start in it.
         timeout: The seconds that a job may take; None for no limit.
     """
 
@@ -190,7 +190,7 @@ class Oracle:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _start(self) -> Worker:
-        """Returns a new worker; if it does not start in the user's environment, that is made anew, once."""
+        """Returns a new worker; if it does not start in the user's environment, that is created once more."""
         scratch = Path(self._folder.name) if self._folder is not None else Path()
         if self._python is not None:
             return Worker(self._python, scratch)

@@ -120,8 +120,8 @@ def _dropped_in_body(node: ir.Node, moving: Collection[ir.Value]) -> str | None:
             used = any(value.uses() or value.is_graph_output() for value in outputs)
             if any(index in dropped for index in moved) or (moved and used):
                 return (
-                    f"{describe(inner)} in its body, of which ONNX Runtime's "
-                    f"gradient builder takes inputs or outputs for constants; {_LEAVE_OUT}"
+                    f"{describe(inner)} in its body, whose inputs or outputs ONNX Runtime's "
+                    f"gradient builder takes for constants; {_LEAVE_OUT}"
                 )
     return None
 

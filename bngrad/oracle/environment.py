@@ -55,7 +55,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Status:
-    """The state of the environment: `environment` if it is complete, else `problem` says what is wrong."""
+    """The state of the environment: `environment` if it is complete, else `problem` names the fault."""
 
     path: Path
     environment: Environment | None
@@ -85,7 +85,7 @@ def status() -> Status:
     except (OSError, ValueError, TypeError, KeyError):
         return Status(path, None, f"its marker {_MARKER} is missing or unreadable")
     if key != packages.key():
-        return Status(path, None, f"its marker says {key}")
+        return Status(path, None, f"its marker has {key}")
     # The base interpreter that the environment links to may have been removed since.
     if not os.access(environment.python, os.X_OK) or not environment.python.is_file():
         return Status(path, None, f"its interpreter {environment.python} is missing or not executable")
@@ -120,11 +120,11 @@ def install(progress: Progress | None = None, *, replace: Environment | None = N
 
     Args:
         progress: Called with the stages.
-        replace: An environment whose files are complete and whose worker does not start. It is made anew, unless
-            another process has already done that.
+        replace: An environment whose files are complete and whose worker does not start. It is created anew,
+            unless another process has already done that.
 
     Raises:
-        OracleError: It cannot be made; nothing is left behind, and a broken one stays as it was.
+        OracleError: It cannot be created; no files of it remain, and a broken one stays as it was.
     """
     require_system()
     report = progress or _silent

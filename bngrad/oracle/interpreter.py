@@ -49,7 +49,7 @@ def find_interpreter() -> Path:
     """Returns the running Python if it is one of `SUPPORTED`, else the first on the search path that is.
 
     Raises:
-        OracleError: There is none; the message says what to install.
+        OracleError: There is none; the message names what to install.
     """
     if sys.implementation.name == "cpython" and sys.version_info[:2] in SUPPORTED and sys.executable:
         return Path(sys.executable)
@@ -75,7 +75,7 @@ def _candidates(version: tuple[int, int]) -> Iterator[list[str]]:
 
 
 def _ask(command: list[str], version: tuple[int, int]) -> Path | None:
-    """The interpreter behind a command, or None unless it runs and is CPython of that version."""
+    """The interpreter that a command starts, or None unless it runs and is CPython of that version."""
     try:
         answer = subprocess.run(
             [*command, "-I", "-c", _WHO_ARE_YOU],

@@ -52,8 +52,8 @@ def install_packages(python: Path, progress: Progress) -> None:
     Raises:
         OracleError: pip failed; the message has its error line.
     """
-    # The packages' other dependencies are not needed (requirements.txt says why), sources are never built, and
-    # bytecode is left to the first import: compiling 1,500 files that are never imported takes seconds.
+    # The packages' other dependencies are not needed (requirements.txt has the reason), sources are never built,
+    # and bytecode is left to the first import: compiling 1,500 files that are never imported takes seconds.
     options = ["--no-deps", "--no-compile", "--only-binary=:all:", "--require-hashes", "--no-input"]
     command = [*_pip(python), "install", *options, "--progress-bar=off", f"--requirement={REQUIREMENTS}"]
     environ = {name: value for name, value in _clean_environ().items() if name not in _PIP_LEAVES_ALONE}
@@ -109,7 +109,7 @@ def _pip(python: Path) -> list[str]:
 
 
 def damage(site_packages: Path) -> str | None:
-    """Returns what is wrong with the installed packages; None if nothing is.
+    """Returns the fault of the installed packages; None if there is none.
 
     Compares the size of every file with the package's RECORD, which is fast. Damage that keeps a file's size shows
     when the worker starts.

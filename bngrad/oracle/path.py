@@ -37,7 +37,7 @@ class GradientPath(NamedTuple):
     """The nodes that the gradient goes through, in the order of the graph."""
 
     def fake_quantizers(self) -> Iterator[ir.Node]:
-        """The QuantizeLinear nodes that the loss depends on through the DequantizeLinear behind them."""
+        """The QuantizeLinear nodes that the loss depends on through the DequantizeLinear after them."""
         return _fake_quantizers(self.reaching)
 
 

@@ -1,6 +1,6 @@
 """Prepares a forward model for ORT's gradient builder, so that it accepts the model and computes it right.
 
-What `differentiate` does to a model comes first: functions are inlined, the opset is raised, and every batch norm
+The steps of `differentiate` come first: functions are inlined, the opset is raised, and every batch norm
 gets its mode and its own running statistics. Then comes what only ORT 1.19.2 needs: the opset and IR version are
 lowered to what it reads, ops without a gradient there are respelled (`repairs`), weights and running statistics
 become graph inputs (`inputs`), and what the builder gets wrong is refused (`dropped`, `refusals`).
@@ -128,7 +128,7 @@ def prepare_forward(
 
 
 def _values_of_nodes(model: ir.Model) -> Iterator[ir.Value]:
-    """The values that are no inputs and no initializers, those of bodies included."""
+    """The values that are neither inputs nor initializers, those of bodies included."""
     for node in all_nodes(model):
         yield from node.outputs
 

@@ -53,7 +53,7 @@ class Worker:
         try:
             with self._stderr.open("ab") as stderr:
                 self._process = subprocess.Popen(
-                    # -I: no PYTHON* variables, no packages of the user's, no folder of the script on the path.
+                    # -I: no PYTHON* variables, no packages of the user, no folder of the script on the path.
                     # -B: no bytecode is written beside the script.
                     [python, "-I", "-B", "-X", "utf8", _WORKER, scratch],
                     cwd=scratch,
@@ -107,7 +107,7 @@ class Worker:
                 cases.
         """
         try:
-            with contextlib.suppress(OSError):  # it has ended: reading tells that, and more
+            with contextlib.suppress(OSError):  # it has ended: reading reports that, and more
                 stdin = self._process.stdin
                 if stdin is not None:
                     stdin.write(json.dumps(job) + "\n")

@@ -1,6 +1,6 @@
 """Forward models that ORT's gradient builder accepts, and then differentiates wrongly or cannot run.
 
-The oracle must not be asked about them. Each check names the node and says what to do. All were measured on
+The oracle must not be asked about them. Each check names the node and the remedy. All were measured on
 onnxruntime-training-cpu 1.19.2.
 """
 
@@ -79,7 +79,7 @@ def refuse_overwritten(model: ir.Model, remedy: str) -> None:
 
     Args:
         model: A forward model, or a training graph in ORT's dialect.
-        remedy: What to use instead.
+        remedy: The alternative, for the message.
 
     Raises:
         ModelError: There is one.
@@ -122,7 +122,7 @@ def refuse_path(path: GradientPath) -> None:
             )
         if node.op_type in _BAD_WITHOUT_KEEPDIMS and not read_attribute(node, "keepdims", 1):
             raise ModelError(
-                f"{describe(node)} has keepdims = 0: ONNX Runtime's gradient of it is no valid model; use "
+                f"{describe(node)} has keepdims = 0: ONNX Runtime's gradient of it is not a valid model; use "
                 "keepdims = 1 and Squeeze"
             )
         for reason in _wrong_gradients(node, [index for index, _ in inputs]):

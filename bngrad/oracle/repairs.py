@@ -71,7 +71,7 @@ def _name_log_prob(node: ir.Node, context: Context) -> str | None:
 
 
 def _repair_dropout(node: ir.Node, context: Context) -> str | None:
-    """The third input says whether anything is dropped; without it nothing is."""
+    """The third input decides whether anything is dropped; without it nothing is."""
     if not is_off(node.inputs[2] if len(node.inputs) > 2 else None):
         return _name_second_output(node, "mask", context)
     Emitter(node, context).replace({0: _present(node)[0]})
@@ -88,7 +88,7 @@ def _state_permutation(node: ir.Node, _: Context) -> str | None:
 
 
 def _spell_out_frozen(node: ir.Node, context: Context) -> str | None:
-    """Writes (X - mean) * (scale / sqrt(var + epsilon)) + bias, of which the builder gets each op right."""
+    """Writes (X - mean) * (scale / sqrt(var + epsilon)) + bias, whose ops the builder differentiates right."""
     if is_training_batch_norm(node):
         return None
     x, scale, bias, mean, var = _present(node)

@@ -1,8 +1,8 @@
 """A model that the worker has loaded: runs it, or captures its intermediate values.
 
-**Capturing** makes intermediate values outputs. The values of a training graph do not fit in memory at once, so
-they come in chunks, each with a session and a run of its own, and values of different chunks must be of the same
-computation to the last bit. So captures never let ORT optimize: a fusion that happens in one chunk, and is
+**Capturing** turns intermediate values into outputs. The values of a training graph do not fit in memory at once,
+so they come in chunks, each with a session and a run of its own, and values of different chunks must be of the
+same computation to the last bit. So captures never let ORT optimize: a fusion that happens in one chunk, and is
 prevented in another by the new output inside it, changes the digits.
 """
 
@@ -54,7 +54,7 @@ class Session:
     Args:
         host: The oracle.
         model: The model.
-        folder: Where to write it for the worker.
+        folder: The folder to write it to for the worker.
         options: threads, library and optimize, as the worker takes them.
     """
 
@@ -88,7 +88,7 @@ class Session:
         Args:
             feeds: The graph's inputs.
             names: Values of the main graph.
-            max_bytes: The size of a chunk; a single larger value comes alone.
+            max_bytes: The size of a chunk; a larger value is a chunk of its own.
 
         Yields:
             Chunks, in the order of `names`, of consecutive names and their values.
@@ -170,7 +170,7 @@ class Session:
     def _sizes(
         self, names: Sequence[str], spec: Mapping[str, Any], files: Mapping[str, str], folder: Path
     ) -> dict[str, int]:
-        """The bytes of each value, from a run that returns shapes alone.
+        """The bytes of each value, from a run that returns only shapes.
 
         An element of unknown type counts as the largest.
         """

@@ -1,8 +1,8 @@
 """The oracle's worker: runs in the environment of ONNX Runtime's training build and does jobs for bngrad.
 
 Started as `python -I worker.py SCRATCH`. Jobs come as one line of JSON each on stdin, answers go the same way on
-stdout: {"error": "one line"}, or what the table says. Models and arrays are files in SCRATCH.
-Imports NumPy and onnxruntime alone: bngrad is not installed here.
+stdout: {"error": "one line"}, or the answer in the table. Models and arrays are files in SCRATCH.
+Imports only NumPy and onnxruntime: bngrad is not installed here.
 
 | job      | takes                                              | answers                                        |
 |----------|----------------------------------------------------|------------------------------------------------|
@@ -43,7 +43,7 @@ def hello(_: Job) -> Job:
 
 
 def gradient(job: Job) -> Job:
-    """Build the training graph of a forward model, and say what its gradients are called."""
+    """Build the training graph of a forward model, and name its gradients."""
     wrt = set(job["wrt"])
     options = ort.SessionOptions()
     options.log_severity_level = _ERROR
@@ -66,7 +66,7 @@ def run(job: Job) -> Job:
     files = {}
     for index, (name, value) in enumerate(zip(names, session.run(names, feeds), strict=True)):
         if not isinstance(value, np.ndarray):
-            raise TypeError(f"output {name} is no tensor but a {type(value).__name__}")
+            raise TypeError(f"output {name} is a {type(value).__name__}; expected a tensor")
         files[name] = str(Path(job["into"]) / f"{index}.npy")
         np.save(files[name], value, allow_pickle=False)
     return {"files": files}

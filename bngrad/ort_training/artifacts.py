@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _MAX_PROTO_BYTES = 2**31
-"""The limit of protobuf: a larger model has external data, which only its path tells."""
+"""The limit of protobuf: a larger model has external data, which only its path locates."""
 
 
 class LossType(enum.Enum):
@@ -78,15 +78,15 @@ def generate_artifacts(
         frozen_params: The names of further parameters: those that are not trained, and running statistics, which
             training moves. Without ``requires_grad`` and ``frozen_params`` all initializers become inputs of the
             models, but the checkpoint is empty.
-        loss: What to append to the model; by default nothing, and the first output is the loss.
+        loss: The loss to append to the model; by default the first output is the loss.
         optimizer: The optimizer; by default there is no optimizer model.
         artifact_directory: The folder of the files, which exists; by default the current one.
-        prefix: What the names of the files begin with.
+        prefix: The beginning of the names of the files.
         ort_format: Whether to write each model in ORT's format, too, as ``.ort`` beside the ``.onnx``.
         custom_op_library: The library of custom ops of the model. They have no gradient.
         additional_output_names: Values that the training and the evaluation model return after the loss.
         nominal_checkpoint: Whether to write a checkpoint that has the names of the parameters only, too.
-        loss_input_names: What the loss reads; by default all outputs of the model.
+        loss_input_names: The values that the loss reads; by default all outputs of the model.
         target: ``stock``: the training model runs on any ONNX Runtime. ``ort``: it has the ops of 1.19.2, such as
             ``com.microsoft.InPlaceAccumulatorV2``, for consumers of these.
 
@@ -140,7 +140,7 @@ def generate_artifacts(
 
 
 class _Training(onnxblock.TrainingBlock):
-    """The loss on the outputs of the model, and what is returned beside it."""
+    """The loss on the outputs of the model, and the outputs returned beside it."""
 
     def __init__(
         self, loss: onnxblock.Block, inputs: Sequence[str], outputs: Sequence[str], target: Target
@@ -232,7 +232,7 @@ def _remarks(model: onnx.ModelProto, trainable: set[str], frozen: set[str]) -> I
         yield f"frozen_params has {listed(unknown)}, which the model has no initializer of; they are ignored"
     if not trainable | frozen:
         return
-    # Training mode, whatever their attribute says.
+    # Training mode, whatever their attribute is.
     options = ForwardOptions(training=["*"])
     yield from model_warnings(files.as_ir(model), options, wrt=sorted(trainable), default_wrt=False)
     statistics = dict.fromkeys(

@@ -32,7 +32,7 @@ def as_ort_training_error(what: str = "") -> Iterator[None]:
     """Turns other errors of bngrad and of ONNX Runtime into `OrtTrainingError`.
 
     Args:
-        what: What the message begins with.
+        what: The beginning of the message.
     """
     try:
         yield

@@ -107,7 +107,7 @@ class _Reader:
         return str(content, "utf-8") if kind == "string" else content
 
     def _vector(self, table: Table, reference: int, size: int) -> tuple[int, int]:
-        """Where a vector begins, and its length."""
+        """The beginning of a vector, and its length."""
         start = table.Indirect(reference) + _OFFSET
         length = table.Get(types.UOffsetTFlags, start - _OFFSET)
         if start + length * size > len(self._content):
@@ -116,7 +116,7 @@ class _Reader:
 
 
 def _size_of(values: Any) -> int:  # noqa: ANN401
-    """About how many bytes a table takes, so that the builder need not copy what it has when it grows."""
+    """The approximate size of a table in bytes, so that the builder does not grow, which copies its content."""
     if isinstance(values, dict):
         return 64 + sum(map(_size_of, values.values()))
     if isinstance(values, list):
@@ -126,7 +126,7 @@ def _size_of(values: Any) -> int:  # noqa: ANN401
 
 def _write_table(builder: Builder, values: Mapping[str, Any], schema: Schema) -> int:
     slots = dict(zip(schema.fields, range(len(schema.fields)), strict=True))
-    # What a table refers to stands before it.
+    # The objects that a table refers to stand before it.
     written = {name: _write_reference(builder, value, schema.fields[name]) for name, value in values.items()}
     builder.StartObject(len(slots))
     for name, value in written.items():

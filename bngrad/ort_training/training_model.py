@@ -5,7 +5,7 @@ The inputs of the training model are, in this order, the forward model's, the pa
 forward model's, and ``<name>_grad.accumulation.out``, bool [1], for each buffer. In 1.19.2 these are all, since
 kernels update buffers and running statistics in place. The models of this package return the new values as further
 outputs; JSON under `STATE_KEY` in the model's metadata_props names the output for each input. Running statistics
-that are no parameters are further inputs, with their initial values as defaults.
+that are not parameters are further inputs, with their initial values as defaults.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 Target = Literal["stock", "ort"]
-"""Where a training model runs: on any ONNX Runtime, or on a consumer of the training build's dialect."""
+"""The system that runs a training model: any ONNX Runtime, or a consumer of the training build's dialect."""
 
 STATE_KEY = "bngrad.ort_training_state"
 """Of ``ModelProto.metadata_props``."""
 
 RESET = "lazy_reset_grad"
-"""The input that says whether to begin the accumulation anew."""
+"""The input that decides whether the accumulation begins anew."""
 
 
 def training_model(
@@ -65,12 +65,12 @@ def training_model(
         forward: The forward model with types; its first output is the loss. It is not changed.
         parameters: The initializers that become inputs; other names are ignored.
         trainable: The parameters and inputs to differentiate the loss with respect to.
-        target: Where it runs.
+        target: The system that runs it.
         custom_ops: Whether a library that the user registers may have kernels for ops of other domains.
 
     Raises:
-        ModelError: A trainable name is no initializer and no input, or the loss cannot be differentiated with
-            respect to it.
+        ModelError: A trainable name is neither an initializer nor an input, or the loss cannot be differentiated
+            with respect to it.
         UnsupportedNodeError: Nodes between the loss and the trainable parameters have no gradient.
     """
     _require_given(forward.graph, trainable)
@@ -103,8 +103,8 @@ def evaluation_model(forward: ir.Model, *, parameters: Collection[str]) -> ir.Mo
         parameters: The initializers that become inputs; other names are ignored.
 
     Raises:
-        ModelError: A batch norm is of another system and in training mode, or a node reads what one has in
-            training mode alone.
+        ModelError: A batch norm is of another system and in training mode, or a node reads an output that
+            one has only in training mode.
     """
     refuse_other_systems(forward)
     model = inlined(with_inputs(forward, parameters))
@@ -135,7 +135,7 @@ def with_inputs(forward: ir.Model, parameters: Collection[str]) -> ir.Model:
 def _require_given(graph: ir.Graph, trainable: Collection[str]) -> None:
     names = {*graph.initializers, *(str(value.name) for value in graph.inputs)}
     for name in sorted(set(trainable) - names):
-        raise ModelError(f"{unknown_name(name, names, 'an initializer or input')}; requires_grad names such")
+        raise ModelError(f"{unknown_name(name, names, 'an initializer or input')}; requires_grad takes such names")
 
 
 def _differentiated(
@@ -160,7 +160,7 @@ def _accumulate(model: ir.Model, gradients: Mapping[str, str]) -> dict[str, str]
         gradients: The gradients by what they are with respect to.
 
     Returns:
-        The buffers, which become inputs, by the outputs that say whether they are written.
+        The buffers, which become inputs, by the outputs that state whether they are written.
 
     Raises:
         ModelError: The model has a name that an input or output of the accumulation needs.

@@ -147,7 +147,7 @@ SPECIALS = {
     ),
     "data-longer-than-its-file": Special(
         _with(_file(16), "w.bin", length=str(1 << 59)),
-        NO_DATA + "'w.bin', of tensor 'w': the model says that it has 576460752303423488 bytes there; expected 16",
+        NO_DATA + "'w.bin', of tensor 'w': the model states 576460752303423488 bytes there; expected 16",
     ),
     "data-at-a-negative-place": Special(_with(_file(16), "w.bin", offset="-8"), "is not a valid ONNX model"),
     "data-above": Special(_with(_outside, "../secret.bin"), OUTSIDE.format("../secret.bin")),

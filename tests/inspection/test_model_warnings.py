@@ -178,36 +178,36 @@ WARNS = {
     "an exporter's constant": (
         parse(SCALED.format("val_74"), f"{W}, float[1] val_74 = {{2}}"),
         {},
-        ["'val_74' looks like no weight (named like an exporter's constant), but the loss is differentiated "],
+        ["'val_74' does not look like a weight (named like an exporter's constant), but the loss is "],
     ),
-    "a constant of TorchScript's": (
+    "a constant of TorchScript": (
         parse(SCALED.format('"onnx::Mul_12"'), f'{W}, float[2] "onnx::Mul_12" = {{2, 3}}'),
         {},
-        ["'onnx::Mul_12' looks like no weight (named like an exporter's constant)"],
+        ["'onnx::Mul_12' does not look like a weight (named like an exporter's constant)"],
     ),
-    "constants of TensorFlow's": (
+    "constants of TensorFlow": (
         parse(
             'a = Mul (x, w) c = Mul (a, "Const__33") y = Add (c, "const_fold_opt__12")',
             f'{W}, float[2] "Const__33" = {{2, 3}}, float[2] "const_fold_opt__12" = {{1, 2}}',
             producer="tf2onnx",
         ),
         {},
-        ["'Const__33' and 'const_fold_opt__12' look like no weight"],
+        ["'Const__33' and 'const_fold_opt__12' do not look like weights"],
     ),
     "a scalar": (
         parse(SCALED.format("two"), f"{W}, float two = {{2}}"),
         {},
-        ["'two' looks like no weight (a scalar)"],
+        ["'two' does not look like a weight (a scalar)"],
     ),
     "a bias of zeros": (
         parse(CONV.replace("c)", "val_5)"), f"{KERNEL}, float[2] val_5 = {{0, 0}}", x=IMAGES),
         {},
-        ["'val_5' looks like no weight (a bias of zeros named by an exporter)"],
+        ["'val_5' does not look like a weight (a bias of zeros named by an exporter)"],
     ),
     "a statistic by its name": (
         parse('a = Mul (x, w) y = Sub (a, "bn.running_mean")', f'{W}, float[2] "bn.running_mean" = {{0, 1}}'),
         {},
-        ["'bn.running_mean' looks like no weight (named like a running statistic)"],
+        ["'bn.running_mean' does not look like a weight (named like a running statistic)"],
     ),
     "in a body": (
         parse(
@@ -223,7 +223,7 @@ WARNS = {
     "two kinds": (
         parse(f"{TWO_LN.replace('y =', 'z =')} y = Mul (z, two)", f"{EQUAL}, float two = {{2}}"),
         {},
-        ["'s' is a weight of 2 nodes", "'two' looks like no weight"],
+        ["'s' is a weight of 2 nodes", "'two' does not look like a weight"],
     ),
 }
 
@@ -238,9 +238,9 @@ def test_warns(name):
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     got = warnings_with(model, **options)
     assert len(got) == len(want), got
-    for one, part in zip(got, want, strict=True):
-        assert part in one
-        assert "\n" not in one
+    for message, part in zip(got, want, strict=True):
+        assert part in message
+        assert "\n" not in message
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
@@ -392,13 +392,13 @@ NOTED = {
 @pytest.mark.parametrize("name", NOTED)
 def test_notes_the_recorded_mode(name):
     model, options, count = NOTED[name]
-    found = mode_notes(model, ForwardOptions(**options))
-    assert len(found) == (1 if count else 0)
-    assert all(f"PyTorch had {count} batch norm" in note and "put in training mode" in note for note in found)
+    notes = mode_notes(model, ForwardOptions(**options))
+    assert len(notes) == (1 if count else 0)
+    assert all(f"PyTorch had {count} batch norm" in note and "put in training mode" in note for note in notes)
 
 
 @pytest.mark.parametrize(("producer", "count"), [("pytorch", 1), ("tf2onnx", 0), ("", 0)])
 def test_running_variance(producer, count):
-    found = running_variance_warnings(parse(IN_TRAINING, f"{S}, {M}", producer=producer))
-    assert len(found) == count
-    assert all("--target stock or training" in message for message in found)
+    messages = running_variance_warnings(parse(IN_TRAINING, f"{S}, {M}", producer=producer))
+    assert len(messages) == count
+    assert all("--target stock or training" in message for message in messages)

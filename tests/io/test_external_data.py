@@ -235,7 +235,7 @@ def test_data_longer_than_the_tensor(tmp_path):
     (length,) = [entry for entry in model.graph.initializer[0].external_data if entry.key == "length"]
     length.value = str(4 * EXTENT + 4)
     onnx.save(model, source)
-    with pytest.raises(InputError, match=r"'w': the model says that it has 404 bytes there; expected 400"):
+    with pytest.raises(InputError, match=r"'w': the model states 404 bytes there; expected 400"):
         files.load(source)
 
 
@@ -246,10 +246,10 @@ ENTRIES = {
     ),
     "offset below 0": ({"offset": "-4"}, "with offset '-4'; expected a number of bytes"),
     "offset of 30 digits": ({"offset": "9" * 30}, "; expected a number of bytes"),
-    "offset behind the end": ({"offset": "900"}, "it has 804 bytes; expected 400 from byte 900 on"),
-    "end behind the end": ({"offset": "408"}, "it has 804 bytes; expected 400 from byte 408 on"),
+    "offset after the end": ({"offset": "900"}, "it has 804 bytes; expected 400 from byte 900 on"),
+    "range past the end": ({"offset": "408"}, "it has 804 bytes; expected 400 from byte 408 on"),
     "length of text": ({"length": "all"}, "with length 'all'; expected a number of bytes"),
-    "short length": ({"length": "10"}, "the model says that it has 10 bytes there; expected 400"),
+    "short length": ({"length": "10"}, "the model states 10 bytes there; expected 400"),
     "no location": ({"location": ""}, "tensor 'w' is external data without a location"),
     "no length": ({"length": None}, ""),
     "a length of 0, for none": ({"length": "0"}, ""),

@@ -66,8 +66,8 @@ def start_install(base):
 def test_install_use_and_remove(base):
     assert (status().ready, status().installed, status().problem) == (False, False, "not installed")
     stages = []
-    made = install(lambda stage, fraction: stages.append((stage, fraction)))
-    assert names(base) == [made.path.name]
+    installed = install(lambda stage, fraction: stages.append((stage, fraction)))
+    assert names(base) == [installed.path.name]
     words = [stage for stage, _ in stages]
     assert words[0] == "creating environment"
     assert "fetching onnxruntime-training-cpu 1.19.2" in words
@@ -75,12 +75,12 @@ def test_install_use_and_remove(base):
     fractions = [fraction for _, fraction in stages]
     assert fractions == sorted(fractions)
     assert (fractions[0], fractions[-1]) == (0, 1)
-    assert status().environment == made
-    assert install() == ensure() == made
+    assert status().environment == installed
+    assert install() == ensure() == installed
     with Oracle():
         pass
     (base / "ort-mine").mkdir()
-    assert remove() == [made.path]
+    assert remove() == [installed.path]
     assert names(base) == ["ort-mine"]
     assert remove() == []
 
@@ -152,7 +152,7 @@ DAMAGE = {
     drop_marker: "marker bngrad-oracle.json is missing or unreadable",
     garble_marker: "marker bngrad-oracle.json is missing or unreadable",
     empty_marker: "marker bngrad-oracle.json is missing or unreadable",
-    other_pins: "marker says ort-1.18.0-0123456789",
+    other_pins: "marker has ort-1.18.0-0123456789",
     drop_interpreter: "bin/python is missing or not executable",
     dangling_interpreter: "bin/python is missing or not executable",
     unexecutable_interpreter: "bin/python is missing or not executable",
@@ -179,8 +179,8 @@ def test_damage_is_seen(copy, damage):
 )
 def test_damage_is_repaired(copy, damage):
     damage(copy)
-    made = ensure()
-    assert status().environment == made
+    installed = ensure()
+    assert status().environment == installed
     assert names(copy.parent) == [copy.name]
     with Oracle():
         pass
@@ -351,8 +351,8 @@ def test_installs_in_spite_of_settings_meant_for_others(base, monkeypatch, tmp_p
 @pytest.mark.usefixtures("base")
 def test_without_a_pip_of_our_own(monkeypatch):
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
-    made = install()
-    with Oracle(python=made.python):
+    installed = install()
+    with Oracle(python=installed.python):
         pass
 
 

@@ -81,7 +81,7 @@ class Parameters:
 
         Raises:
             KeyError: There is none of that name.
-            OrtTrainingTypeError: The name is no str.
+            OrtTrainingTypeError: The name is not a str.
             OrtTrainingError: The state is nominal: it has no values yet.
         """
         self._require(name)
@@ -92,7 +92,7 @@ class Parameters:
 
         Raises:
             KeyError: There is none of that name.
-            OrtTrainingTypeError: The name is no str.
+            OrtTrainingTypeError: The name is not a str.
             OrtTrainingError: The array has another shape or dtype, or the state is nominal.
         """
         self._require(name)
@@ -131,7 +131,7 @@ class Properties:
 
         Raises:
             KeyError: There is none of that name.
-            OrtTrainingTypeError: The name is no str.
+            OrtTrainingTypeError: The name is not a str.
         """
         if _text(name, "property") not in self._values:
             raise KeyError(f"Property {name} not found.")
@@ -141,7 +141,7 @@ class Properties:
         """Adds or changes a property.
 
         Raises:
-            OrtTrainingTypeError: The name is no str, or the value is no int, float or str.
+            OrtTrainingTypeError: The name is not a str, or the value not an int, float or str.
             OrtTrainingError: It does not fit in 64 bits, or in the float32 that a float is stored as.
         """
         name = _text(name, "property")
@@ -177,10 +177,10 @@ class Properties:
 
 
 class CheckpointState:
-    """The state of a training run; `load_checkpoint` makes it.
+    """The state of a training run; `load_checkpoint` creates it.
 
     Args:
-        state: What another object of this class has inside, which the two then share; or what a file holds.
+        state: The content of a file, or the state inside another object of this class, which the two then share.
 
     Raises:
         OrtTrainingTypeError: It is something else.
@@ -198,7 +198,7 @@ class CheckpointState:
         """Reads a checkpoint file, complete or nominal.
 
         Raises:
-            OrtTrainingError: It cannot be read, or is no checkpoint.
+            OrtTrainingError: It cannot be read, or is not a checkpoint.
         """
         return cls(read_checkpoint(checkpoint_uri))
 

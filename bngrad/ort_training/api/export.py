@@ -34,7 +34,7 @@ def export_for_inference(
 
     Raises:
         OrtTrainingError: There is no such value, none is named, or the file cannot be written.
-        OrtTrainingTypeError: The names are no list.
+        OrtTrainingTypeError: The names are not a list.
     """
     if isinstance(outputs, str) or not isinstance(outputs, Sequence):
         what = "the string " if isinstance(outputs, str) else ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bngrad.ort_training.checkpoint_file import Array
 
 _ALIGNMENT = 16
-"""Where each array begins in the vector, in elements: a cache line."""
+"""The alignment of each array in the vector, in elements: a cache line."""
 
 
 class FlatArrays:

@@ -35,11 +35,11 @@ class TrainingGraph:
     buffers: dict[str, str]
     """The input that accumulates the gradient of each parameter that is trained."""
     statistics: list[ir.Value]
-    """Running statistics that are no parameters, with their initial values."""
+    """Running statistics that are not parameters, with their initial values."""
     updates: dict[str, str]
     """The output with the next value of each input that has one."""
     resets: str | None
-    """The input that makes gradients replace those before, instead of being added."""
+    """The input that has gradients replace those before, instead of being added."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
         parameters: The names of the parameters in the state.
 
     Raises:
-        OrtTrainingError: The file cannot be read or rewritten, or has the gradient of what is no parameter.
+        OrtTrainingError: The file cannot be read or rewritten, or a gradient is not that of a parameter.
     """
     with as_ort_training_error():
         model = load(path)
@@ -71,7 +71,7 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
         else:
             _make_statistics_inputs(model.graph)
             model, _ = for_target(model, target="stock", custom_ops=True)
-            # What the file returns stays an output of the user's: state then needs one of its own.
+            # The outputs of the file stay the user's: state among them needs an output of its own.
             updates = {
                 old: copied_output(model, new) if new in own else new for old, new in state_of(model).items()
             }
@@ -84,7 +84,7 @@ def read_training_graph(path: str | os.PathLike[str], parameters: Collection[str
             parameter = name.removesuffix(_BUFFER)
             if parameter not in parameters:
                 raise OrtTrainingError(
-                    f"{path}: its input {name!r} is for {parameter!r}, no parameter of the state"
+                    f"{path}: its input {name!r} is for {parameter!r}, not a parameter of the state"
                 )
             graph.buffers[parameter] = name
         elif name == RESET:

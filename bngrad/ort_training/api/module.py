@@ -81,8 +81,8 @@ class Module:
         running statistics.
 
         Args:
-            user_inputs: The inputs of `input_names`, as NumPy arrays or OrtValues; beside a NumPy array also what
-                NumPy makes one of.
+            user_inputs: The inputs of `input_names`, as NumPy arrays or OrtValues; if one is a NumPy array,
+                also what NumPy converts to one.
 
         Returns:
             The output, or a tuple of the outputs: OrtValues if all inputs are, else NumPy arrays.
@@ -139,7 +139,7 @@ class Module:
 
         Args:
             buffer: That, or an `onnxruntime.OrtValue` or a NumPy array: one float32 vector.
-            trainable_only: Whether it has the trainable parameters alone.
+            trainable_only: Whether it has only the trainable parameters.
 
         Raises:
             OrtTrainingError: It is no float32 vector of that size, or the state is nominal and it has not all.
@@ -147,7 +147,7 @@ class Module:
         """
         if not isinstance(buffer, np.ndarray) and not hasattr(buffer, "numpy"):
             raise OrtTrainingTypeError(
-                f"buffer is a {type(buffer).__name__}; expected what get_contiguous_parameters returns"
+                f"buffer is a {type(buffer).__name__}; expected the result of get_contiguous_parameters"
             )
         vector = np.asarray(buffer if isinstance(buffer, np.ndarray) else buffer.numpy())
         checkpoint = self._state.checkpoint
@@ -174,7 +174,7 @@ class Module:
         Raises:
             OrtTrainingError: There is no evaluation model, it has no such output, the state is nominal, or the
                 file cannot be written.
-            OrtTrainingTypeError: The names are no list.
+            OrtTrainingTypeError: The names are not a list.
         """
         if self._eval_graph is None:
             raise OrtTrainingError("the module has no evaluation model, which is exported; pass eval_model_uri")
@@ -213,6 +213,6 @@ class Module:
 
 
 def _initial(statistic: ir.Value) -> Array:
-    """The first value of a running statistic that is no parameter, in memory of its own."""
+    """The first value of a running statistic that is not a parameter, in memory of its own."""
     assert statistic.const_value is not None, "the graph was read with it"  # noqa: S101
     return np.array(statistic.const_value.numpy())

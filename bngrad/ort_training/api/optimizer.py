@@ -45,7 +45,7 @@ class Optimizer:
         path = os.fsdecode(optimizer_uri)
         graph = read_optimizer_graph(path, vectors["params"].size)
         if unknown := [name for name in graph.vectors if name not in ("params", "gradients", *_MOMENTS)]:
-            raise OrtTrainingError(f"{path} has the input {unknown[0]!r}, which is no known state")
+            raise OrtTrainingError(f"{path} has the input {unknown[0]!r}, which is not a known state")
         moments = {key: _MOMENTS[key] for key in graph.vectors if key in _MOMENTS}
         self._group = self._resumed(list(moments.values()))
         self._state.allocate_moments(self._group, moments)
@@ -76,7 +76,7 @@ class Optimizer:
         """Sets the learning rate, as float32.
 
         Raises:
-            OrtTrainingTypeError: It is no number.
+            OrtTrainingTypeError: It is not a number.
             OrtTrainingError: It is not finite.
         """
         if not isinstance(learning_rate, SupportsFloat):

@@ -1,7 +1,7 @@
 """The graph of an optimizer, made to run on stock ORT with all parameters as one vector.
 
-Optimizers update each element alone, but for the norm of all gradients: a sequence of one vector gives the same as
-one of a tensor for each parameter.
+Optimizers update each element by itself, except for the norm of all gradients: a sequence of one vector gives the
+same as one of a tensor for each parameter.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read_optimizer_graph(path: str | os.PathLike[str], size: int) -> OptimizerGr
 
     Args:
         path: The file.
-        size: How many elements the vectors have.
+        size: The number of elements of the vectors.
 
     Raises:
         OrtTrainingError: The file cannot be read or rewritten, or is not that of an optimizer of
@@ -64,7 +64,7 @@ def read_optimizer_graph(path: str | os.PathLike[str], size: int) -> OptimizerGr
 
 
 def _as_vectors(model: ir.Model, size: int) -> list[str]:
-    """Replaces each input that is a sequence by a vector of its name, alone in a sequence; returns the names."""
+    """Replaces each input that is a sequence by a vector of its name, as the only element; returns the names."""
     graph, names, vectors = model.graph, Names(model), []
     for node in graph:
         for value in node.inputs:

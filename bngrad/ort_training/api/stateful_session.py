@@ -65,7 +65,7 @@ class StatefulSession:
         """Runs the model, updates the state, and returns some outputs.
 
         Args:
-            feeds: The inputs that are no state; arrays of strings, which cannot be bound, as they are.
+            feeds: The inputs that are not state; arrays of strings, which cannot be bound, as they are.
             outputs: The outputs to return, none of which is state.
         """
         with as_ort_training_error():

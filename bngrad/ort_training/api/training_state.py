@@ -23,8 +23,8 @@ class TrainingState:
     Arrays never move: sessions and the user's views read and write the same memory.
 
     Args:
-        checkpoint: What a checkpoint file holds. Its arrays of trainable parameters and of moments become views of
-            vectors.
+        checkpoint: The content of a checkpoint file. Its arrays of trainable parameters and of moments become
+            views of vectors.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -223,7 +223,7 @@ class InputLike(Block):
 
 
 class LabelEncoder(Block):
-    """Maps keys to values, with a default for what is no key: ``ai.onnx.ml.LabelEncoder``.
+    """Maps keys to values, with a default for values that are not keys: ``ai.onnx.ml.LabelEncoder``.
 
     Args:
         default_float: The default of float values.

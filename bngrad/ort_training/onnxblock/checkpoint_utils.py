@@ -31,7 +31,7 @@ def save_checkpoint(
         OrtTrainingError: There are no parameters, or the file cannot be written.
     """
     if parameters is None:
-        raise OrtTrainingError("there are no parameters; pass what TrainingBlock.parameters() returns")
+        raise OrtTrainingError("there are no parameters; pass the result of TrainingBlock.parameters()")
     trainable, frozen = (
         {
             tensor.name: np.empty(0, np.float32) if nominal_checkpoint else onnx.numpy_helper.to_array(tensor)
@@ -50,7 +50,7 @@ def load_checkpoint_to_model(path_to_checkpoint: str | os.PathLike[str], model: 
         model: The model, which is changed. Its other initializers stay.
 
     Raises:
-        OrtTrainingError: The file is no checkpoint, has no values, or has a parameter of another shape or type.
+        OrtTrainingError: The file is not a checkpoint, has no values, or has a parameter of another shape or type.
     """
     checkpoint = read_checkpoint(path_to_checkpoint)
     if checkpoint.nominal:

@@ -88,7 +88,7 @@ def base(model: onnx.ModelProto, model_path: str | None = None) -> Iterator[Mode
         The accessor of the copy.
 
     Raises:
-        OrtTrainingError: It is no model, or there is a base already.
+        OrtTrainingError: It is not a model, or there is a base already.
     """
     if not isinstance(model, onnx.ModelProto):
         raise OrtTrainingError(

@@ -47,7 +47,7 @@ class ForwardBlock(Block):
 class TrainingBlock(Block):
     """A block that is differentiated: the first of its outputs is the loss.
 
-    `requires_grad` says which parameters are trainable; by default none is.
+    `requires_grad` sets which parameters are trainable; by default no parameter is.
     """
 
     _target: Target = "stock"

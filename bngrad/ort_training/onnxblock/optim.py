@@ -48,7 +48,7 @@ class ClipGradNorm(Block):
 
 
 class AdamWOptimizer(Block):
-    """The AdamW op alone; for the arguments see `AdamW`."""
+    """Only the AdamW op; `AdamW` describes the arguments."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class AdamWOptimizer(Block):
 
 
 class SGDOptimizer(Block):
-    """The SGD op alone: w -= learning_rate gradient."""
+    """Only the SGD op: w -= learning_rate gradient."""
 
     def build(self, learning_rate_name: str, gradients_name: str, params_name: str) -> str:
         """Appends the node. It takes the parameters second, so 1.19.2 passes them as ``gradients_name``."""

@@ -149,7 +149,7 @@ FILES = {
             folder / "other.onnx",
             small_artifacts.LINEAR_TRAINING.replace("b_grad.", "c_grad."),
         ),
-        "its input 'c_grad.accumulation.buffer' is for 'c', no parameter of the state",
+        "its input 'c_grad.accumulation.buffer' is for 'c', not a parameter of the state",
     ),
     "another-shape": (
         lambda folder: small_artifacts.write(
@@ -234,7 +234,7 @@ def test_two_modules_share_a_state(linear, module, state):
     )
 
 
-# ---- running statistics that are no parameters ----
+# ---- running statistics that are not parameters ----
 
 
 @pytest.fixture
@@ -428,5 +428,5 @@ def test_paths_as_bytes(linear):
 
 @pytest.mark.parametrize("buffer", [None, [0.0] * 8, "buffer"])
 def test_buffers_of_other_types(buffer, module):
-    with pytest.raises(TypeError, match="expected what get_contiguous_parameters returns"):
+    with pytest.raises(TypeError, match="expected the result of get_contiguous_parameters"):
         module.copy_buffer_to_parameters(buffer)

@@ -55,7 +55,7 @@ def test_adamw(module, optimizer, state, linear):
     assert group.step == 4
     assert group.initial_learning_rate == np.float32(1e-3)
     for name, parameter in state.parameters:
-        weight, first, second = adamw(before[name], [each[name] for each in gradients], 0.1)
+        weight, first, second = adamw(before[name], [step_gradients[name] for step_gradients in gradients], 0.1)
         np.testing.assert_allclose(parameter.data, weight, rtol=1e-4)  # 1 - beta^t is rounded to float32
         np.testing.assert_allclose(group.momentums[name]["momentum0"], first, rtol=1e-5)
         np.testing.assert_allclose(group.momentums[name]["momentum1"], second, rtol=1e-5)
@@ -85,9 +85,9 @@ def test_a_step_before_any_gradient(optimizer, state):
 def test_a_second_optimizer_goes_on(linear, module, optimizer, state):
     """Two optimizers of a state have its moments and its count."""
     other = Optimizer(linear / "adamw.onnx", module)
-    for each in (optimizer, other, optimizer):
+    for current in (optimizer, other, optimizer):
         module(*batch())
-        each.step()
+        current.step()
     CheckpointState.save_checkpoint(state, linear / "saved", include_optimizer_state=True)
     alone = CheckpointState.load_checkpoint(linear / "checkpoint")
     module = Module(linear / "training_model.onnx", alone)
@@ -165,7 +165,7 @@ GRAPHS = {
     ),
     "unknown-state": (
         small_artifacts.SGD.replace("first_order_moments", "third_order_moments"),
-        "has the input 'third_order_moments', which is no known state",
+        "has the input 'third_order_moments', which is not a known state",
     ),
     "double": (
         small_artifacts.SGD.replace("float[]", "double[]"),
