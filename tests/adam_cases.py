@@ -52,8 +52,8 @@ def assert_adam_accurate(got, inputs, coefficients):
     of_step = step_size * of_m / deviation + step * (of_deviation / deviation + 2 * unit)
     of_w = unit * np.abs(w * shrink) + of_step + unit * np.abs(exact.new_weight)
     smallest = np.finfo(dtype).smallest_normal
-    for one, want, bound in zip(got, exact, (of_w, of_m, of_v), strict=True):
-        assert one.dtype == dtype
-        assert one.shape == want.shape
-        error = np.abs(one.astype(np.float64) - want)
+    for actual, want, bound in zip(got, exact, (of_w, of_m, of_v), strict=True):
+        assert actual.dtype == dtype
+        assert actual.shape == want.shape
+        error = np.abs(actual.astype(np.float64) - want)
         assert (error <= 1.01 * bound + smallest).all(), np.max(error / (bound + smallest))

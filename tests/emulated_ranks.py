@@ -11,10 +11,10 @@ from onnx.reference.op_run import OpRun
 
 
 class Ranks:
-    """What the ranks of a run exchange.
+    """The values that the ranks of a run exchange.
 
     Args:
-        count: How many ranks there are.
+        count: The number of ranks.
     """
 
     def __init__(self, count):

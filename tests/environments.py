@@ -28,20 +28,20 @@ def make_environment(folder: Path, requirements: Iterable[str], base: str | Path
 
 def cached_environment(folder: Path, requirements: Iterable[str]) -> Path:
     """Returns the interpreter of an environment that later runs find again; else skips the test."""
-    wanted = " ".join(requirements)
+    listed = " ".join(requirements)
     # Tests may run in several processes.
     with FileLock(folder.with_suffix(".lock")):
         ready = folder / "ready"
-        if not ready.exists() or ready.read_text(encoding="utf-8") != wanted:
+        if not ready.exists() or ready.read_text(encoding="utf-8") != listed:
             venv.create(folder, with_pip=True, clear=True)
             command = [interpreter_of(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
             done = subprocess.run(
-                [*command, *wanted.split(" ")], capture_output=True, text=True, check=False, timeout=1200
+                [*command, *listed.split(" ")], capture_output=True, text=True, check=False, timeout=1200
             )
             if done.returncode:
                 reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
-                pytest.skip(f"{wanted} cannot be installed: {reason}")
-            ready.write_text(wanted, encoding="utf-8")
+                pytest.skip(f"{listed} cannot be installed: {reason}")
+            ready.write_text(listed, encoding="utf-8")
     return interpreter_of(folder)
 
 

@@ -8,7 +8,7 @@ import contextlib
 @contextlib.contextmanager
 def file_size_limit(size):
     """Lets this process write no file of more than ``size`` bytes."""
-    import resource  # of POSIX alone
+    import resource  # only on POSIX
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))

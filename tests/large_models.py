@@ -50,9 +50,9 @@ def forward(folder: Path, extent: int = EXTENT, layers: int = LAYERS) -> Path:
             ]
             x = f"z{index}"
     nodes.append(helper.make_node("ReduceMean", [x], ["loss"], keepdims=0))
-    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", extent])
+    data = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", extent])
     loss = helper.make_tensor_value_info("loss", onnx.TensorProto.FLOAT, [])
-    graph = helper.make_graph(nodes, "large", [given], [loss], initializers)
+    graph = helper.make_graph(nodes, "large", [data], [loss], initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path = folder / "forward.onnx"
     path.write_bytes(model.SerializeToString())

@@ -19,7 +19,7 @@ import pytest
 from bngrad.runtime import native_library
 
 ROOT = Path(__file__).parents[1]
-# Hydra tells ranks of the end of another with SIGUSR1, if it does not end them.
+# Hydra reports the end of another rank with SIGUSR1, if it does not end them.
 RANK_SHELL = """trap '' USR1
 rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}
 "$@" > "$MPI_RUN_FOLDER/$rank.out" 2> "$MPI_RUN_FOLDER/$rank.error"
@@ -41,7 +41,7 @@ class Mpi(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """How a rank ended: its exit code (128 plus the signal; None if the launcher killed it) and its output."""
+    """The end of a rank: its exit code (128 plus the signal; None if the launcher killed it) and its output."""
 
     code: int | None
     out: str
@@ -165,18 +165,18 @@ def _ended(folder: str, ranks: int) -> list[Rank]:
 def _processes(folder: str) -> list[int]:
     """The processes of a job, which have its folder in their environment."""
     mark = f"MPI_RUN_FOLDER={folder}".encode()
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+                processes.append(int(path.parent.name))
         except OSError:  # it ended meanwhile, or is another user's
             continue
-    return found
+    return processes
 
 
 def _kill_all(folder: str) -> bool:
-    """Whether there were processes to kill."""
+    """Returns whether there were processes to kill."""
     processes = _processes(folder)
     for process in processes:
         with contextlib.suppress(ProcessLookupError):

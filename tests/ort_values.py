@@ -40,8 +40,8 @@ class TypedSession:
 
     def __call__(self, feeds):
         names = [value.name for value in self._session.get_outputs()]
-        given = {value.name: _ort_value(feeds[value.name]) for value in self._session.get_inputs()}
-        results = self._session.run_with_ort_values(names, given)
+        values = {value.name: _ort_value(feeds[value.name]) for value in self._session.get_inputs()}
+        results = self._session.run_with_ort_values(names, values)
         return {name: _array(value) for name, value in zip(names, results, strict=True)}
 
 
@@ -53,7 +53,7 @@ def _session(model, implementation):
 
 
 def _is_in_16_bits(model):
-    """Whether any ``bngrad`` node has 16-bit inputs, according to declared or inferred types."""
+    """Tests whether any ``bngrad`` node has 16-bit inputs, according to declared or inferred types."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     types = {
         value.name: value.type.tensor_type.elem_type

@@ -34,12 +34,12 @@ ENVIRONMENT = r"(?:[A-Z_]+=\S+ )*"
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, text and first line in the page, and the files of a comment in front of it."""
+    """A fenced block: its language, text and first line in the page, and the files of the comment before it."""
 
     language: str
     text: str
     line: int
-    given: tuple[str, ...]
+    files: tuple[str, ...]
 
 
 class Command(NamedTuple):
@@ -66,14 +66,14 @@ def commands(text):
 
 
 def is_printed(expected, printed):
-    """Whether a page shows what was printed."""
+    """Tests whether a page shows what was printed."""
     words = [re.escape(word).replace(re.escape("..."), ".*") for word in expected.split()]
     pattern = r"\s+".join(words).replace(r".*\s+", r".*\s*").replace(r"\s+.*", r"\s*.*")
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
 
 
 def how(line):
-    """How a command is tried: one of the kinds of `HOW`, or ``elsewhere``."""
+    """Returns the kind of trial of a command: one of the kinds of `HOW`, or ``elsewhere``."""
     line = re.sub(rf"^{ENVIRONMENT}", "", line)
     for pattern, kind in HOW.items():
         if re.match(pattern, line):
@@ -93,7 +93,7 @@ HOW = {
 
 
 def try_command(command, folder):
-    """Runs a command, or what `how` says instead."""
+    """Runs a command, or its replacement according to `how`."""
     environment = re.match(ENVIRONMENT, command.line)[0].strip()
     line = command.line.removeprefix(environment).strip()
     kind = how(command.line)
@@ -181,7 +181,7 @@ def run_page(page, folder, names=None, *, skipped=(), count=None):
     for block in page_blocks:
         if block.text.splitlines()[0] in skipped:
             continue
-        for name in block.given:
+        for name in block.files:
             shutil.copy(files[name], folder)
         if block.language == "python":
             exec(compile(block.text, f"{page}:{block.line}", "exec"), namespace)  # noqa: S102 - the page's own
@@ -216,8 +216,8 @@ if __name__ == "__main__":
     parser.add_argument("page", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="?")
-    given = parser.parse_args()
-    module = importlib.import_module(given.names) if given.names else None
+    arguments = parser.parse_args()
+    module = importlib.import_module(arguments.names) if arguments.names else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters' own
-        run_page(given.page.resolve(), given.folder, vars(module) if module else None)
+        run_page(arguments.page.resolve(), arguments.folder, vars(module) if module else None)

@@ -1,4 +1,4 @@
-"""What pyproject.toml says of the project."""
+"""The metadata of the project in pyproject.toml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row of docs/reference/coverage names a test that exists, or says that we do not do it."""
+"""Every row of docs/reference/coverage names a test that exists, or states that the feature is out of scope."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def prose(path):
 
 
 def links(path):
-    """What a page links to, but for other sites."""
+    """The links of a page, except those to other sites."""
     targets = re.findall(r"\]\(([^()\s]+)\)", re.sub(r"`[^`\n]*`", "", prose(path)))
     return [target for target in targets if not re.match(r"[a-z]+:", target)]
 

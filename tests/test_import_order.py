@@ -35,7 +35,7 @@ ORDER = (
     ("cli",),
     ("__main__",),
 )
-"""The top-level modules and packages; each imports from those in rows above its own alone."""
+"""The top-level modules and packages; each imports only from those in rows above its own."""
 ROW = {name: row for row, names in enumerate(ORDER) for name in names}
 
 
@@ -48,20 +48,20 @@ def module_names(root: Path) -> dict[str, Path]:
 def imports(root: Path, package: str) -> dict[str, set[str]]:
     """The modules that each module names in an import statement, or as a literal in a call that imports."""
     modules = module_names(root)
-    found: dict[str, set[str]] = {}
+    imported: dict[str, set[str]] = {}
     for name, path in modules.items():
-        wanted: set[str] = set()
+        names: set[str] = set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                wanted |= {alias.name for alias in node.names}
+                names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path}: imports are absolute"
-                wanted |= {f"{node.module}.{alias.name}" for alias in node.names}
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
             elif isinstance(node, ast.Call):
-                wanted.add(_imported_by(node))
-        wanted = {dotted for dotted in wanted if dotted.split(".")[0] == package}
-        found[name] = {_module(dotted.partition(".")[2], modules) for dotted in wanted} - {name}
-    return found
+                names.add(_imported_by(node))
+        names = {dotted for dotted in names if dotted.split(".")[0] == package}
+        imported[name] = {_module(dotted.partition(".")[2], modules) for dotted in names} - {name}
+    return imported
 
 
 def _imported_by(call: ast.Call) -> str:

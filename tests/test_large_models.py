@@ -82,28 +82,28 @@ def test_peak_memory(extent, layers, names, tmp_path):
         np.savez(folder / "w.npz", bias0=np.full(size[0], 2, np.float32))
     largest = 4 * extent * extent
     figures, outputs = [], set()
-    for name, (arguments, made) in ways(extent).items():
+    for name, (arguments, output) in ways(extent).items():
         if names is not None and name not in names:
             continue
-        base, found = peak(tiny, *arguments), peak(tmp_path, *arguments)
-        graph = (tmp_path / (made or "forward.onnx")).stat().st_size
-        figures.append((name, base >> 20, found >> 20, (found - base) / (largest + graph)))
-        if made:
-            outputs.add(made)
-            if made in ("copied.onnx", "final.onnx"):
-                outputs.add(f"{made}.data")
-            found_weights = list(weights(tmp_path / made))
+        base, memory = peak(tiny, *arguments), peak(tmp_path, *arguments)
+        graph = (tmp_path / (output or "forward.onnx")).stat().st_size
+        figures.append((name, base >> 20, memory >> 20, (memory - base) / (largest + graph)))
+        if output:
+            outputs.add(output)
+            if output in ("copied.onnx", "final.onnx"):
+                outputs.add(f"{output}.data")
+            found_weights = list(weights(tmp_path / output))
             assert len(found_weights) == layers
             for index, weight in enumerate(found_weights):
                 assert [weight[0, 0], weight[-1, -1]] == large_models.marks(index)
                 assert np.count_nonzero(weight) == 2
             del found_weights, weight
-    for name, base, found, part in figures:
+    for name, base, memory, part in figures:
         line = (
-            f"{name:16} {found:5} MiB, {base:5} MiB on a tiny model: {part:6.3f} of the largest tensor and graph"
+            f"{name:16} {memory:5} MiB, {base:5} MiB on a tiny model: {part:6.3f} of the largest tensor and graph"
         )
         print(line)  # noqa: T201 - for pytest -s
     assert [figure for figure in figures if figure[3] > ALLOWED] == []
     # Shared data stays in the input's file; copied data is in the output's own file.
-    made = {path.name for path in tmp_path.iterdir() if path.is_file()}
-    assert made - {"forward.onnx", "weights.bin", "w.npz"} == outputs
+    files = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert files - {"forward.onnx", "weights.bin", "w.npz"} == outputs

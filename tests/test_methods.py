@@ -27,7 +27,7 @@ def parameters(command):
 
 def names_of(kind):
     """The options of a loss function or an optimizer on the command line."""
-    return [one.metadata.get("command_line") or "--" + one.name.replace("_", "-") for one in fields(kind)]
+    return [option.metadata.get("command_line") or "--" + option.name.replace("_", "-") for option in fields(kind)]
 
 
 def test_all_names_differ():

@@ -42,8 +42,8 @@ def save(text, folder, n):
         "w": np.linspace(0.5, 2, n, dtype=np.float32),
         "shape": np.array([-1], np.int64),
     }
-    read = {name for node in model.graph.node for name in node.input}
-    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in values.items() if name in read]
+    used = {name for node in model.graph.node for name in node.input}
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in values.items() if name in used]
     model.graph.initializer.extend(tensors)
     (branch,) = (node for node in model.graph.node if node.op_type == "If")
     q = onnx.numpy_helper.from_array(np.ones(12 * n, np.float32), "q")
@@ -83,8 +83,8 @@ CALLS = list(_calls("", ""))
 
 def feeds(session, rng):
     shapes = {value.name: value.shape for value in session.get_inputs()}
-    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items() if name != "c"}
-    return {**given, **({"c": np.array(True)} if "c" in shapes else {})}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items() if name != "c"}
+    return {**arrays, **({"c": np.array(True)} if "c" in shapes else {})}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -94,16 +94,16 @@ def test_what_the_python_functions_return_holds_its_weights(name, models, rng):
     for tensor in result.graph.initializer:
         assert tensor.data_location == onnx.TensorProto.DEFAULT, tensor.name
     session = bngrad.session(result, "function")
-    given = feeds(session, rng)
-    want = session.run(None, given)
+    arrays = feeds(session, rng)
+    want = session.run(None, arrays)
     assert all(np.isfinite(value).all() for value in want)
     onnx.save(result, "out.onnx")
     for again in (bngrad.session("out.onnx"), bngrad.session(onnx.load("out.onnx"), "function")):
-        for got, value in zip(again.run(None, given), want, strict=True):
+        for got, value in zip(again.run(None, arrays), want, strict=True):
             np.testing.assert_allclose(got, value, rtol=1e-4, atol=5e-5)  # sums of 300 terms in float
     returned = run(ir.load(path), **options)
     assert isinstance(returned, ir.Model)
-    for got, value in zip(bngrad.session(returned, "function").run(None, given), want, strict=True):
+    for got, value in zip(bngrad.session(returned, "function").run(None, arrays), want, strict=True):
         np.testing.assert_array_equal(got, value)
 
 

@@ -51,7 +51,9 @@ def test_every_page_is_there(site):
 def test_nothing_is_loaded_from_elsewhere(site):
     loaded = {(name, url) for name, page in site.items() for url in page.loaded}
     assert loaded
-    assert [one for one in loaded if re.match(r"(?:[a-z]+:)?//", one[1]) and not one[1].startswith("data:")] == []
+    assert [
+        (name, url) for name, url in loaded if re.match(r"(?:[a-z]+:)?//", url) and not url.startswith("data:")
+    ] == []
     for name, url in loaded:
         if name != "404.html" and not url.startswith("data:"):
             assert (site[name].path.parent / url.partition("?")[0]).exists(), (name, url)

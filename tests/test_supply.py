@@ -97,9 +97,9 @@ def requirements():
 
 
 def test_every_requirement_is_pinned_by_hash():
-    found = requirements()
-    assert found.keys() == {"==".join(pin) for pin in packages.pins().items()}
-    for name, options in found.items():
+    pinned = requirements()
+    assert pinned.keys() == {"==".join(pin) for pin in packages.pins().items()}
+    for name, options in pinned.items():
         assert re.fullmatch(r"[\w.-]+==[\w.]+", name)
         # At least one wheel for each Python version that the oracle supports.
         assert len(options) >= len(interpreter.SUPPORTED)

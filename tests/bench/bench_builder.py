@@ -1,8 +1,8 @@
-"""How long differentiation takes: beside ORT's builder, and by the number of batch norms.
+"""Times differentiation: beside ORT's builder, and by the number of batch norms.
 
     python tests/bench/bench_builder.py
 
-ORT's time is that of its own builder alone, in its own process, without reading or writing the model.
+ORT's time is only that of its own builder, in its own process, without reading or writing the model.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def best(work, times: int = 3) -> float:
 
 
 def chain(length: int) -> ir.Model:
-    """Batch norms with a ReLU behind each, one after the other."""
+    """Batch norms with a ReLU after each, one after the other."""
     float_type = ir.TensorType(ir.DataType.FLOAT)
     x = ir.Value(name="x", type=float_type, shape=ir.Shape(["N", 2, 3]))
     graph = ir.Graph([x], [], nodes=[], name="chain", opset_imports={"": 18})

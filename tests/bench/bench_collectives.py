@@ -1,10 +1,10 @@
-"""What a collective operation costs between the ranks of an MPI job, by its size.
+"""Times collective operations between the ranks of an MPI job, by size.
 
     mpiexec -n 2 python tests/bench/bench_collectives.py
     MPIR_CVAR_NOLOCAL=1 UCX_TLS=tcp,self mpiexec -n 2 python tests/bench/bench_collectives.py    # MPICH, by TCP
 
-all-gather and all-to-all of blocks of as many bytes, in microseconds: by MPI alone (blocking, from Python), by the
-transport of bngrad (nonblocking, with a time-out), and by the op library, which exchanges headers before. Then
+all-gather and all-to-all of blocks of as many bytes, in microseconds: by MPI itself (blocking, from Python), by
+the transport of bngrad (nonblocking, with a time-out), and by the op library, which exchanges headers before. Then
 all-reduces, as those of gradients. Trials take turns; a trial is the mean of many calls, on the slowest rank. The
 model is time = alpha + beta * bytes that a rank receives, with the least relative squares.
 """
@@ -75,7 +75,7 @@ def measure(size, world, comm, trials):
     for _ in range(trials):
         for name, way in ways.items():
             times[name].append(trial(way, counts[name], world))
-    quartiles = {name: [1e6 * t for t in np.quantile(found, (0.25, 0.5, 0.75))] for name, found in times.items()}
+    quartiles = {name: [1e6 * t for t in np.quantile(series, (0.25, 0.5, 0.75))] for name, series in times.items()}
     return {"bytes": size, "microseconds": quartiles}
 
 

@@ -46,7 +46,7 @@ WEIGHT_FORMS = [
 
 
 class Convolution(NamedTuple):
-    """What a Conv has, for one image."""
+    """The attributes and shapes of a Conv, for one image."""
 
     x: tuple[int, ...]
     w: tuple[int, ...]
@@ -86,14 +86,14 @@ def of_network(name: str) -> Counter[Convolution]:
     values = [*model.graph.value_info, *model.graph.input, *model.graph.output]
     shapes = {value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in values}
     shapes |= {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
-    found = []
+    convs = []
     for node in model.graph.node:
         if node.op_type == "Conv":
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
             x, w, y = (tuple(shapes[name]) for name in (node.input[0], node.input[1], node.output[0]))
             strides, pads = attributes.get("strides", [1, 1]), attributes.get("pads", [0] * 4)
-            found.append(Convolution(x[1:], w, y[1:], tuple(strides), tuple(pads), attributes.get("group", 1)))
-    return Counter(found)
+            convs.append(Convolution(x[1:], w, y[1:], tuple(strides), tuple(pads), attributes.get("group", 1)))
+    return Counter(convs)
 
 
 def of_numbers(text: str) -> Convolution:
@@ -160,11 +160,11 @@ class Bench:
                 worker.stdin.write(json.dumps(job) + "\n")
                 worker.stdin.flush()
                 times[name].append(float(worker.stdout.readline()))
-        return {name: min(each) for name, each in times.items()}
+        return {name: min(trials) for name, trials in times.items()}
 
 
 def applies(form, convolution: Convolution) -> bool:
-    """Whether a form is for a convolution; the lowering knows from its windows."""
+    """Tests whether a form is for a convolution; the lowering knows from its windows."""
     one_element, dense = all(k == 1 for k in convolution.w[2:]), all(s == 1 for s in convolution.strides)
     apart = convolution.w[1] == 1 < convolution.group
     return {

@@ -56,16 +56,16 @@ def main() -> None:
     options = parser.parse_args()
     rows = options.batch or {"digits": 32, "resnet50": 4}[options.network]
     steps = options.steps or {"digits": 50, "resnet50": 3}[options.network]
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
+    runs_by_way: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
     with tempfile.TemporaryDirectory() as folder:
         prepare(options.network, rows, Path(folder))
         for _ in range(options.rounds):
             for name, way in WAYS.items():
-                found[name].extend(run(way, Path(folder), steps))
+                runs_by_way[name].extend(run(way, Path(folder), steps))
     print(f"{options.network}, {rows} rows a rank, load average {os.getloadavg()[0]:.1f}")
     print("| | s a step: median (quartiles) | fastest | collective operations | batch norms |")
     print("|---|---|---|---|---|")
-    for name, runs in found.items():
+    for name, runs in runs_by_way.items():
         low, median, high = np.quantile([run["time"] for run in runs], [0.25, 0.5, 0.75])
         fastest = min(runs, key=lambda run: run["time"])
         cells = " | ".join(f"{fastest[kind]:.4f}" for kind in ("time", "collectives", "batch norms"))

@@ -70,8 +70,8 @@ def row(kind, images, labels, *, frozen, trials):
                 times[way].append(1e3 * (time.process_time() - start))
     network = "frozen stem" if frozen else "whole"
     base = statistics.median(times["PyTorch"])
-    for way, found in times.items():
-        print(f"| {network} | {kind} | {way} | {spread(found)} | {statistics.median(found) / base:.2f} |")
+    for way, ms in times.items():
+        print(f"| {network} | {kind} | {way} | {spread(ms)} | {statistics.median(ms) / base:.2f} |")
 
 
 def spread(values):

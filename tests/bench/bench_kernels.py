@@ -38,8 +38,8 @@ def main() -> None:
     if options.frozen is not None:
         rows = [row for row in rows if row.asked.frozen == options.frozen]
     for name in ("group", "layout", "dtype", "op", "threads"):
-        if wanted := getattr(options, name):
-            rows = [row for row in rows if (row._asdict() | row.asked._asdict())[name] in wanted]
+        if choices := getattr(options, name):
+            rows = [row for row in rows if (row._asdict() | row.asked._asdict())[name] in choices]
     if not rows:
         raise SystemExit("no case is left of the table; leave out some of the options that choose among them")
     isa = native_library.active_isa()

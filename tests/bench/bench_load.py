@@ -1,9 +1,9 @@
-"""How long a command takes by the number of batch norms: time linear in the nodes, or the exponent that it is.
+"""Times commands by the number of batch norms, and fits the exponent of the time.
 
     python tests/bench/bench_load.py [SIZE...]
 
-A chain of batch norms with a ReLU behind each, in CPU seconds, with reading and writing, without the imports.
-The exponent is that of the power of the size which fits best; 1 is linear.
+A chain of batch norms with a ReLU after each, in CPU seconds, with reading and writing, without the imports.
+The exponent is that of the power of the size that fits best; 1 is linear.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run(size: int) -> dict[str, float]:
         ir.save(chain(size), Path(folder) / "forward.onnx")
         np.savez(Path(folder) / "w.npz", scale0=np.ones(2, np.float32))
         for name, command in COMMANDS.items():
-            start = time.process_time()  # of this process alone: other programs of the machine do not count
+            start = time.process_time()  # only of this process: other programs of the machine do not count
             with contextlib.redirect_stdout(io.StringIO()):
                 code = cli.run(command.format(folder).split())
             seconds[name] = time.process_time() - start

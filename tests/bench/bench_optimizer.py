@@ -31,7 +31,7 @@ WAYS = {
 
 
 class TimedWay(Way):
-    """A way that says its processor time, too."""
+    """A way that reports its processor time, too."""
 
     def __init__(self, name: str, command: list[str]) -> None:
         super().__init__(name, command)

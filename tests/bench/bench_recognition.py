@@ -1,4 +1,4 @@
-"""How long recognizing batch norms takes, by their number and by the size of the data.
+"""Times the recognition of batch norms, by their number and by the size of the data.
 
     python tests/bench/bench_recognition.py
     python tests/bench/bench_recognition.py 10 100 --profile
@@ -37,7 +37,7 @@ class Chain:
     """A chain of blocks with its gradients.
 
     Args:
-        length: How many batch norms it has.
+        length: The number of its batch norms.
         shape: The shape of its data.
     """
 
@@ -139,15 +139,16 @@ def model_of(length: int, shape: tuple[int | str, ...]) -> ir.Model:
 
 
 def seconds_of(model: ir.Model) -> float:
-    """How long the pass takes, all of whose batch norms it has to take."""
-    wanted = sum(node.op_type == "Sqrt" for node in model.graph)
+    """The seconds that the pass takes; it has to accept all batch norms."""
+    expected = sum(node.op_type == "Sqrt" for node in model.graph)
     InferTypesPass()(model)
     start = time.process_time()
     ImportDecomposedPass()(model)
     seconds = time.process_time() - start
-    found = candidates_of(model)
-    assert len(found) == 2 * wanted, f"{len(found)} of {2 * wanted}"
-    assert all(one.taken for one in found), [one for one in found if not one.taken][:3]
+    candidates = candidates_of(model)
+    assert len(candidates) == 2 * expected, f"{len(candidates)} of {2 * expected}"
+    missed = [candidate for candidate in candidates if not candidate.taken]
+    assert not missed, missed[:3]
     return seconds
 
 

@@ -3,10 +3,10 @@
     python tests/bench/bench_recognized_errors.py MODEL [MODEL ...] [--shift 10]
 
 MODEL and MODEL.npz are those of `bench_recognized_steps.py`. Each batch norm that is recognized is cut out of both
-graphs together with its gradient, and both parts run alone on the values that the graph in primitives has there:
-no ReLU elsewhere magnifies a difference. The reference is the part with the ops in float64 NumPy; the other part
-in float64 has to agree with it. Errors are 2-norms of the difference over that of the reference. --shift adds as
-many standard deviations to the data of each batch norm. Not a test: it only prints.
+graphs together with its gradient, and both parts run by themselves on the values that the graph in primitives has
+there: no ReLU elsewhere magnifies a difference. The reference is the part with the ops in float64 NumPy; the other
+part in float64 has to agree with it. Errors are 2-norms of the difference over that of the reference. --shift adds
+as many standard deviations to the data of each batch norm. Not a test: it only prints.
 """
 
 from __future__ import annotations
@@ -60,53 +60,53 @@ class Site:
 
     Args:
         node: The BatchNormalizationTraining.
-        known: The values of the graph in primitives by name.
+        values: The values of the graph in primitives by name.
         own: The names of the nodes of the graph in primitives.
     """
 
-    def __init__(self, node: ir.Node, known: dict[str, ir.Value], own: set[str]) -> None:
-        self._known, self._own = known, own
+    def __init__(self, node: ir.Node, values: dict[str, ir.Value], own: set[str]) -> None:
+        self._values, self._own = values, own
         nodes = {use.node: None for value in node.outputs for use in value.uses() if use.node.op_type in KINDS}
         self.data = node.inputs[0].name
         self.inputs: dict[str, None] = {}
         self.outputs: dict[str, str] = {}
-        for one in (node, *nodes):
-            inside = {value for each in (node, *nodes) for value in each.outputs}
-            for value in one.inputs:
+        for member in (node, *nodes):
+            inside = {value for other in (node, *nodes) for value in other.outputs}
+            for value in member.inputs:
                 if value not in inside:
                     self.inputs |= dict.fromkeys(self._sources(value))
-            for kind, value in zip(KINDS[one.op_type], one.outputs, strict=True):
+            for kind, value in zip(KINDS[member.op_type], member.outputs, strict=True):
                 self.outputs |= dict.fromkeys(self._results(value), kind)
         self.inputs = {name: None for name in self.inputs if name not in self.outputs}
 
     def _sources(self, value: ir.Value) -> Iterator[str]:
-        """What a value is computed from that both graphs have."""
+        """The names of the values in both graphs that a value is computed from."""
         node = value.producer()
         if value.const_value is not None and not value.is_graph_input():
             return
-        if value.name in self._known and (node is None or node.op_type != "Constant"):
+        if value.name in self._values and (node is None or node.op_type != "Constant"):
             yield value.name
         elif node is not None:
-            for one in node.inputs:
-                yield from self._sources(one)
+            for source in node.inputs:
+                yield from self._sources(source)
 
     def _results(self, value: ir.Value) -> Iterator[str]:
-        """What is computed of a value, by nodes that only this graph has, that both graphs have."""
-        if value.name in self._known:
+        """The names of the values in both graphs that only this graph's nodes compute from a value."""
+        if value.name in self._values:
             yield value.name
             return
         for use in value.uses():
             if use.node.name not in self._own and use.node.op_type not in KINDS:
-                for one in use.node.outputs:
-                    yield from self._results(one)
+                for output in use.node.outputs:
+                    yield from self._results(output)
 
 
 def errors(before: ir.Model, after: ir.Model, feeds: Arrays, shift: float) -> dict[str, list[tuple[float, ...]]]:
     """The errors before and after, and how far the references are apart, for each tensor of a kind."""
-    known = ir.convenience.create_value_mapping(before.graph, include_subgraphs=False)
+    by_name = ir.convenience.create_value_mapping(before.graph, include_subgraphs=False)
     own = {node.name for node in before.graph}
     ops = (node for node in after.graph if node.domain == DOMAIN)
-    sites = [Site(node, known, own) for node in ops if node.op_type == "BatchNormalizationTraining"]
+    sites = [Site(node, by_name, own) for node in ops if node.op_type == "BatchNormalizationTraining"]
     values = captured(before, {name for site in sites for name in site.inputs} - feeds.keys(), feeds) | feeds
     rows = defaultdict(list)
     for site in sites:
@@ -115,19 +115,19 @@ def errors(before: ir.Model, after: ir.Model, feeds: Arrays, shift: float) -> di
             data = values[site.data]
             here[site.data] = data + np.float32(shift) * data.std()
         parts = [part(model, site, here) for model in (before, after)]
-        fed = [feeds_of(one, here) for one in parts]
+        fed = [feeds_of(model, here) for model in parts]
         got = [
-            dict(zip(site.outputs, session(one).run(list(site.outputs), given), strict=True))
-            for one, given in zip(parts, fed, strict=True)
+            dict(zip(site.outputs, session(model).run(list(site.outputs), arrays), strict=True))
+            for model, arrays in zip(parts, fed, strict=True)
         ]
-        other, want = (Evaluator(ir.to_proto(one))(given) for one, given in zip(parts, fed, strict=True))
+        other, want = (Evaluator(ir.to_proto(model))(arrays) for model, arrays in zip(parts, fed, strict=True))
         for name, kind in site.outputs.items():
-            *found, apart = (distance(one[name], want[name]) for one in (*got, other))
+            *distances, apart = (distance(results[name], want[name]) for results in (*got, other))
             if apart > LARGEST_DIFFERENCE:
                 raise SystemExit(
                     f"{name}: the parts differ by {apart:.1e} in float64; they do not have the same data"
                 )
-            rows[kind].append((*found, apart))
+            rows[kind].append((*distances, apart))
     return rows
 
 
@@ -161,7 +161,7 @@ def distance(got: np.ndarray, want: np.ndarray) -> float:
 def report(name: str, rows: dict[str, list[tuple[float, ...]]]) -> None:
     """Prints a line for each kind of tensor, and one for all."""
     print(f"{name}: error in primitives, of the ops: median (worst)")
-    for kind, numbers in (*rows.items(), ("all", [row for each in rows.values() for row in each])):
+    for kind, numbers in (*rows.items(), ("all", [row for group in rows.values() for row in group])):
         before, after, other = np.transpose(numbers)
         ratios = after / np.maximum(before, np.finfo(np.float64).eps)
         print(

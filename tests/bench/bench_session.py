@@ -5,8 +5,8 @@
 Small: a chain of 200 nodes of 64 elements each, beside the same chain of an op that looks at its inputs, makes its
 outputs, and does nothing; and of one that does nothing and borrows its inputs' shapes, as ours do where they can.
 Large: one node of 8x64x56x56 by each of the implementations, and by a function in Python that hands its inputs
-over as outputs, which is the least that onnxruntime-extensions takes. In turns, in one process; the implementation in
-Python has the session's threads, too.
+over as outputs, which is the least that onnxruntime-extensions takes. In turns, in one process; the implementation
+in Python has the session's threads, too.
 """
 
 from __future__ import annotations

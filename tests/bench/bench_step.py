@@ -85,7 +85,7 @@ def start(network: str, folder: Path, options: argparse.Namespace) -> list[Way]:
     bind_dimensions(bound, {"N": options.batch}, {})
     defaults = ours.graph.initializers.items()
     weights = {name: value.const_value.numpy() for name, value in defaults if value.is_graph_input()}
-    np.savez(folder / "feeds.npz", **draw_inputs(bound, given=weights, seed=0))
+    np.savez(folder / "feeds.npz", **draw_inputs(bound, arrays=weights, seed=0))
     common = [str(folder / "feeds.npz"), "--threads", str(options.threads)]
     worker = str(FOLDER / "step_worker.py")
     stock = [sys.executable, worker, str(folder / "ours.onnx"), *common, "--no-mem-pattern"]

@@ -23,7 +23,7 @@ from bngrad.runtime.native_library import Layout, call, loaded
 from kernel_cases import RESNET50
 
 TIMES = (1, 6, 1, 4, 7, 1, 5, 11, 1, 7, 5, 4)
-"""How many batch norms of ResNet-50 have each shape."""
+"""The number of batch norms of ResNet-50 with each shape."""
 
 STEPS = ("forward", "split_forward", "backward", "split_backward")
 EPSILON, MOMENTUM = ctypes.c_double(1e-5), ctypes.c_double(0.9)

@@ -54,8 +54,8 @@ def main() -> None:
                 overhead(f"{network}, {layout}", *make(), layout=layout, calls=calls, trials=options.trials)
         print("digits, one thread: processor ms a step, median (quartiles)")
         calls = {name: trainer_worker.make(*way, *trainer_worker.digits(), 1) for name, way in WAYS.items()}
-        for name, found in in_turn(calls, 1, options.trials).items():
-            print(f"  {name:28} {spread(found)}", flush=True)
+        for name, milliseconds in in_turn(calls, 1, options.trials).items():
+            print(f"  {name:28} {spread(milliseconds)}", flush=True)
     print(f"{options.model or 'digits'}, {options.threads} threads: ms a step, median (quartiles); peak memory")
     ways = [
         Way(name, [sys.executable, WORKER, way, "--layout", layout, *common])

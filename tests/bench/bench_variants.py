@@ -1,11 +1,10 @@
-"""What element types and modes of the gradient gain over float in training mode, all in turns.
+"""Times element types and modes of the gradient beside float in training mode, all in turns.
 
     python tests/bench/bench_variants.py [--later BYTES] [--variant NAME ...]
 
-And what the bare gradient (`kernel_bare_worker.cc`) gains by them, which has the same bytes and operations and no
-channels: in the second table. Behind each layout, the geometric means of its shapes that stay in the caches, and
-of the others. `--later`: where arrays lie in their pages, instead of where the heap puts them. Not a test: it only
-prints.
+A second table times the bare gradient (`kernel_bare_worker.cc`), which has the same bytes and operations and no
+channels. After each layout come the geometric means of its shapes that stay in the caches, and of the others.
+`--later` sets where arrays lie in their pages, instead of where the heap puts them. Not a test: it only prints.
 """
 
 from __future__ import annotations
@@ -66,15 +65,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.later is not None:
         os.environ["BNGRAD_LATER"] = str(options.later)
-    wanted = ["float", *(name for name in VARIANTS if name != "float" and name in (options.variant or VARIANTS))]
+    variants = ["float", *(name for name in VARIANTS if name != "float" and name in (options.variant or VARIANTS))]
     build = f"{native_library.version()}, {native_library.active_isa()}"
     print(f"bngrad {build}, {THREADS} threads; median ms of {REPEATS} turns, float's time over it in brackets\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # A process holds one case.
-        ours = {variant: start_ours(THREADS, folder) for variant in wanted}
+        ours = {variant: start_ours(THREADS, folder) for variant in variants}
         try:
-            bare = {variant: start_bare(THREADS, folder) for variant in wanted if variant in BARE_WAYS}
+            bare = {variant: start_bare(THREADS, folder) for variant in variants if variant in BARE_WAYS}
         except LeftOutError as error:
             print(f"Left out: {error}.\n")
             bare = {}
@@ -104,12 +103,12 @@ def main() -> None:
 
 def of_lines(text: str) -> int:
     if not text.isdecimal() or int(text) % 64:
-        raise argparse.ArgumentTypeError(f"{text} is no multiple of 64")
+        raise argparse.ArgumentTypeError(f"{text} is not a multiple of 64")
     return int(text)
 
 
 def prepared(worker: Worker, variant: str, layout: str, extents: tuple[int, ...]) -> Callable[[int], float]:
-    """What times so many calls of a variant, as `time_interleaved` asks."""
+    """A function that times so many calls of a variant, as `time_interleaved` asks."""
     dtype, op, frozen = VARIANTS[variant]
     worker.prepare(Asked(dtype, op, frozen, layout, extents))
     return partial(worker.turn, "bngrad" if worker.name == "bngrad" else BARE_WAYS[variant])

@@ -34,7 +34,7 @@ def measure(job: dict) -> float:
         keep.append(onnxruntime.OrtValue.ortvalue_from_numpy(array))
         binding.bind_ortvalue_input(value.name, keep[-1])
     for value in session.get_outputs():
-        # The name tells which input it is the gradient of.
+        # The name states which input it is the gradient of.
         array = np.zeros(job["shapes"][value.name[1:]], np.float32)
         keep.append(onnxruntime.OrtValue.ortvalue_from_numpy(array))
         binding.bind_ortvalue_output(value.name, keep[-1])

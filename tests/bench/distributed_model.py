@@ -89,15 +89,15 @@ def operations(model: onnx.ModelProto) -> list[Operation]:
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     graph = inferred.graph
     types = {value.name: value.type.tensor_type for value in [*graph.value_info, *graph.input, *graph.output]}
-    found = []
+    collectives = []
     for node in graph.node:
         if node.domain == "bngrad" and node.op_type in ("AllGather", "AllReduce"):
             tensor = types[node.input[0]]
             shape = [dim.dim_value for dim in tensor.shape.dim]
             width = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
             (key,) = (attribute.s.decode() for attribute in node.attribute if attribute.name == "key")
-            found.append(Operation(node.op_type, key, math.prod(shape) * width))
-    return found
+            collectives.append(Operation(node.op_type, key, math.prod(shape) * width))
+    return collectives
 
 
 def times(operations: Iterable[Operation], link: Link, ranks: int, compute: float, rate: float) -> Times:
@@ -136,13 +136,13 @@ def limit(efficiencies: dict[int, float], bound: float) -> str:
     return f"{'up to' if below else 'at least to'} {max(within)} rank{'s' * (max(within) > 1)}"
 
 
-def report(found: list[Operation], link: Link, compute: float, ranks: list[int], rate: float) -> None:
+def report(exchanges: list[Operation], link: Link, compute: float, ranks: list[int], rate: float) -> None:
     print(f"\n{link.name}: {link.latency * 1e6:g} us, {link.bandwidth / 1e9:g} GB/s; computation {compute:g} s\n")
     print("| ranks | step, s | headers | statistics | gradients | sums | efficiency |")
     print("|---|---|---|---|---|---|---|")
     efficiencies = {}
     for count in ranks:
-        taken = times(found, link, count, compute, rate)
+        taken = times(exchanges, link, count, compute, rate)
         efficiencies[count] = compute / sum(taken)
         cells = " | ".join(f"{part:.3f}" for part in taken[1:])
         print(f"| {count} | {sum(taken):.3f} | {cells} | {efficiencies[count]:.1%} |")
@@ -233,15 +233,15 @@ def main() -> None:
     if options.measure or options.step is None:
         print_rates()
         return
-    found = operations(onnx.load(options.step, load_external_data=False))
-    gathered = [operation.size for operation in found if operation.kind == "AllGather"]
-    reduced = [operation.size for operation in found if operation.kind == "AllReduce"]
+    exchanges = operations(onnx.load(options.step, load_external_data=False))
+    gathered = [operation.size for operation in exchanges if operation.kind == "AllGather"]
+    reduced = [operation.size for operation in exchanges if operation.kind == "AllReduce"]
     print(
         f"{len(gathered)} AllGather of {sum(gathered):,} bytes, {len(reduced)} AllReduce of {sum(reduced):,} bytes"
     )
-    for one in (link(text, options.overhead) for text in options.link or LINKS):
+    for network in (link(text, options.overhead) for text in options.link or LINKS):
         for compute in options.compute or [1.0, 0.1]:
-            report(found, one, compute, options.ranks, options.rate * 1e9)
+            report(exchanges, network, compute, options.ranks, options.rate * 1e9)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
     @property
     def section(self) -> str:
-        """What rows that are shown together have in common."""
+        """The properties that rows shown together have in common."""
         asked = self.asked
         mode = " frozen" if asked.frozen else ""
         threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
@@ -44,7 +44,7 @@ RESNET50 = (
 
 
 def _densenet121() -> list[tuple[int, int]]:
-    """Four blocks, each with a batch norm before every layer, one in it, and one behind the block."""
+    """Four blocks, each with a batch norm before every layer, one in it, and one after the block."""
     shapes = [(64, 112)]
     for layers, first, side in ((6, 64, 56), (12, 128, 28), (24, 256, 14), (16, 512, 7)):
         shapes += [(first + 32 * layer, side) for layer in range(layers + 1)] + [(128, side)]

@@ -1,8 +1,8 @@
 """ONNX Runtime's training build for `bench_kernels.py`: its own kernel, and ours as an op in the same sessions.
 
 Runs in the oracle's environment, which has NumPy and ONNX Runtime only: the models come as a folder, in which
-`kernel_models.py` wrote them under names that tell what they are. Inputs and outputs are bound, so that no run
-allocates; what is between two nodes comes from the runtime's arena.
+`kernel_models.py` wrote them under names that state their contents. Inputs and outputs are bound, so that no run
+allocates; the values between two nodes come from the runtime's arena.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `bench_kernels.py` shows: tables in Markdown, a JSON document and a chart."""
+"""The output of `bench_kernels.py`: tables in Markdown, a JSON document and a chart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Timed:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """How many times as long as ours each of the others took."""
+        """The times of the others, as multiples of ours."""
         ours = self.ways["bngrad"].median
         ratios = {n: spread.median / ours for n, spread in self.ways.items() if n not in {"bngrad", "roof"}}
         onednn = [ratio for name, ratio in ratios.items() if name.startswith("oneDNN")]

@@ -1,6 +1,6 @@
-"""What the Python workers of `bench_kernels.py` share: the protocol, the description of a case, and the clock.
+"""The common parts of the Python workers of `bench_kernels.py`: protocol, description of a case, and clock.
 
-A worker is started with its number of threads, says ``ready``, and answers each line:
+A worker is started with its number of threads, prints ``ready``, and answers each line:
 
     case DTYPE OP FROZEN LAYOUT EXTENT...   ``ways NAME...``, what it can do of that, or ``refused REASON``
     turn NAME CALLS                         the seconds of a call: the mean of so many, after others for 50 ms
@@ -53,7 +53,7 @@ class Asked(NamedTuple):
 
 
 class RefusedError(Exception):
-    """A worker cannot do a case; the message says why."""
+    """A worker cannot do a case; the message has the reason."""
 
 
 def serve(prepare):

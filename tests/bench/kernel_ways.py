@@ -38,11 +38,11 @@ MEMORY_KEPT = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(1 << 28),
 }
-"""glibc keeps what is freed: outputs that an op allocates are then memory that the process has already."""
+"""glibc keeps freed memory: outputs that an op allocates are then memory that the process has already."""
 
 
 class LeftOutError(Exception):
-    """Something is not there to be timed; the message says what."""
+    """A way to be timed is missing; the message names it."""
 
 
 class Worker:
@@ -113,8 +113,8 @@ def start(threads: int, folder: Path, options: argparse.Namespace) -> list[Worke
     """Starts all that there is; prints what there is not.
 
     Args:
-        threads: How many each may use.
-        folder: For what is compiled; models for ONNX Runtime are expected in ``folder/models``.
+        threads: The number that each may use.
+        folder: For compiled programs; models for ONNX Runtime are expected in ``folder/models``.
         options: The command line's.
     """
     workers = [start_ours(threads, folder, options.before)]
@@ -169,7 +169,7 @@ def take_turns(workers: list[Worker], asked: Asked, repeats: int) -> tuple[dict[
                 left_out.append(str(error))
                 ways = {other: place for other, place in ways.items() if place[0] is not worker}
                 continue
-            if turn == 0:  # the first turn tells only how many calls the others have
+            if turn == 0:  # the first turn shows only how many calls the others have
                 calls[name] = calls_per_trial(seconds)
             else:
                 times[name].append(seconds)
@@ -183,7 +183,7 @@ def _environment(threads: int) -> dict[str, str]:
 
 
 def _compile(name: str, folder: Path, needs: str, *flags: str) -> Path:
-    """A worker in C++; raises `LeftOutError`, which says what it needs, if it cannot be made."""
+    """A worker in C++; raises `LeftOutError`, which names its requirement, if it cannot be built."""
     source = FOLDER / f"kernel_{name.lower()}_worker.cc"
     program, compiler = folder / source.stem, shutil.which("c++")
     if compiler is None:
@@ -206,12 +206,12 @@ def _python_workers(
 ):
     """Functions that start a library's worker in each of some environments, by what they add to its name."""
     interpreter = python or sys.executable
-    found = subprocess.run(
+    probe = subprocess.run(
         [interpreter, "-c", f"import importlib.util as u, sys; sys.exit(u.find_spec('{name}') is None)"],
         capture_output=True,
         check=False,
     )
-    if found.returncode != 0:
+    if probe.returncode != 0:
         print(f"Left out: {title} is not in {interpreter}; --{name} PYTHON names another.\n", flush=True)
         return []
     command = [interpreter, FOLDER / f"kernel_{name}_worker.py", threads]

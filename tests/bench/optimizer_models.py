@@ -20,7 +20,7 @@ STATE = {"adamw": "wmv", "sgd": "wm"}
 
 def shapes() -> list[tuple[int, ...]]:
     """The shapes of the 161 weights of a ResNet-50: 25.6 million elements."""
-    found: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
+    parameters: list[tuple[int, ...]] = [(64, 3, 7, 7), (64,), (64,)]
     channels = 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for block in range(blocks):
@@ -28,9 +28,9 @@ def shapes() -> list[tuple[int, ...]]:
             if block == 0:
                 convolutions.append((4 * width, channels, 1, 1))
             for shape in convolutions:
-                found += [shape, shape[:1], shape[:1]]
+                parameters += [shape, shape[:1], shape[:1]]
             channels = 4 * width
-    return [*found, (1000, channels), (1000,)]
+    return [*parameters, (1000, channels), (1000,)]
 
 
 def update_model(optimizer: str, form: str) -> ir.Model:
@@ -39,7 +39,7 @@ def update_model(optimizer: str, form: str) -> ir.Model:
     Args:
         optimizer: A key of `STATE`.
         form: ``standard``: ops of ONNX, without the gradient's factor and the L2 penalty; ``function``: AdamUpdate
-            with its definition; ``native``: AdamUpdate alone.
+            with its definition; ``native``: only AdamUpdate.
     """
     coefficients = ir.val("coefficients", ir.DataType.DOUBLE, [len(COEFFICIENTS)])
     graph = ir.Graph([coefficients], [], nodes=[], opset_imports={"": 18, "bngrad": 1}, name="update")

@@ -1,4 +1,4 @@
-"""A process of bench_optimizer.py: updates when told, and says how long it took, and at the end its peak memory.
+"""A process of bench_optimizer.py: updates on request, prints the time of each, and at the end its peak memory.
 
 python optimizer_worker.py OPTIMIZER WAY THREADS
 """

@@ -41,9 +41,9 @@ def torchvision_network(name: str, folder: Path) -> None:
 
     torch.manual_seed(0)
     module = getattr(torchvision.models, name)(weights=None).train()
-    for one in module.modules():
-        if isinstance(one, torch.nn.Dropout):
-            one.p = 0.0
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.0
     example = torch.randn(BATCH, 3, 128, 128), torch.arange(BATCH)
     loss = torch.nn.CrossEntropyLoss()
     onnx.save(

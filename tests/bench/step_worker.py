@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def serve(step) -> None:
-    """Steps once, says so, and then answers every line."""
+    """Steps once, reports it, and then answers every line."""
     step()
     print("ready", flush=True)
     for _ in sys.stdin:
@@ -50,7 +50,7 @@ def peak_megabytes() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise SystemExit("this system does not tell the peak of a process's memory")
+    raise SystemExit("this system does not report the peak of a process's memory")
 
 
 if __name__ == "__main__":

@@ -86,8 +86,8 @@ def test_layouts(layout, rank, axes):
     ],
 )
 def test_what_a_command_line_reduces(options, axes):
-    given = {"axes": None, "layout": None, "dtype": "float", "op": "grad", "frozen": False} | options
-    assert cases_of_shapes(["2x3x4x5"], **given) == {Case(NCHW, axes): 1}
+    arguments = {"axes": None, "layout": None, "dtype": "float", "op": "grad", "frozen": False} | options
+    assert cases_of_shapes(["2x3x4x5"], **arguments) == {Case(NCHW, axes): 1}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_call_that_is_timed_computes_the_op(case):
     prepared.kernel()
     x = arrays["X"]
     assert x.dtype == ir.DataType[case.dtype.upper()].numpy()
-    given = [arrays[name] for name in inputs if name != "axes"]
+    arguments = [arrays[name] for name in inputs if name != "axes"]
     attributes = {
         "BatchNormalizationTraining": (1e-5, 0.9, False),
         "BatchNormalizationStatistics": (1e-5,),
@@ -139,7 +139,7 @@ def test_the_call_that_is_timed_computes_the_op(case):
         "training": native.batch_normalization_training,
         "grad-grad": native.batch_normalization_grad_grad,
         "statistics": native.batch_normalization_statistics,
-    }[case.op](*given, case.axes, *attributes)
+    }[case.op](*arguments, case.axes, *attributes)
     for name, array in zip(outputs, expected, strict=True):
         np.testing.assert_array_equal(arrays[name], array, err_msg=name)
         assert arrays[name].dtype == array.dtype
@@ -241,13 +241,13 @@ def test_a_trial_is_long_enough_for_the_clock(seconds, calls):
     assert timing.calls_per_trial(seconds) == calls
 
 
-@pytest.mark.parametrize(("warm", "made"), [(0, 4), (-1, 4), (2.5, 6)])
-def test_a_trial_begins_with_calls_that_are_not_timed(warm, made, monkeypatch):
+@pytest.mark.parametrize(("warm", "expected"), [(0, 4), (-1, 4), (2.5, 6)])
+def test_a_trial_begins_with_calls_that_are_not_timed(warm, expected, monkeypatch):
     calls, clock = [], iter(range(100))
     monkeypatch.setattr(timing, "WARM_SECONDS", warm)
     monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
     assert timing.run_trial(lambda: calls.append(1), 3) == 1 / 3
-    assert len(calls) == made
+    assert len(calls) == expected
 
 
 def test_quartiles():

@@ -40,8 +40,8 @@ def main() -> None:
     def step() -> None:
         for value in weights:
             value.grad = None
-        made = forward(graph, values)
-        made["loss"].backward()
+        results = forward(graph, values)
+        results["loss"].backward()
 
     serve(step)
 

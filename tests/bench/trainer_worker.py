@@ -64,8 +64,8 @@ def digits():
 def random_images(path, batch):
     """A network of `models/light.py`, and a batch for it."""
     model = onnx.load(path)
-    parameters = {one.name for one in model.graph.initializer}
-    images, labels = (one for one in model.graph.input if one.name not in parameters)
+    parameters = {tensor.name for tensor in model.graph.initializer}
+    images, labels = (value for value in model.graph.input if value.name not in parameters)
     rng = np.random.default_rng(0)
     shape = [batch, *(size.dim_value for size in images.type.tensor_type.shape.dim[1:])]
     return model, {
@@ -107,7 +107,7 @@ def loop(step, data, threads):
     if info.flat:
         state, new = {info.flat.input: info.flatten(step.state)}, [info.flat.output]
     else:
-        state, new = dict(step.state), [str(one.new) for one in info.state.values()]
+        state, new = dict(step.state), [str(entry.new) for entry in info.state.values()]
     rate = {info.learning_rate: np.array(RATE)}
 
     def call() -> None:
@@ -121,7 +121,7 @@ def gradients_and_numpy(model, data, threads):
     """The training graph of `differentiate`, and the update in NumPy, in place."""
     graph = bngrad.read_training_graph(bngrad.differentiate(model))
     session = bngrad.session(graph.model, threads=threads)
-    defaults = {one.name: onnx.numpy_helper.to_array(one) for one in graph.model.graph.initializer}
+    defaults = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.model.graph.initializer}
     state = {name: np.array(defaults[name]) for name in (*graph.gradients, *graph.running_statistics)}
     momentum = {name: np.zeros_like(state[name]) for name in graph.gradients}
     fetches = [graph.loss, *graph.gradients.values(), *graph.running_statistics.values()]

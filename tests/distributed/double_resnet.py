@@ -15,7 +15,7 @@ SIDE = {"stage1": 8, "stage2": 4, "stage3": 2}
 def double_resnet() -> onnx.ModelProto:
     """The network of `digits_resnet20`, with the same weights."""
     model = to_float64(digits_resnet20.build())
-    shapes = {one.name: list(one.dims) for one in model.graph.initializer}
+    shapes = {tensor.name: list(tensor.dims) for tensor in model.graph.initializer}
     nodes = []
     for node in model.graph.node:
         if node.op_type == "Conv":
@@ -31,13 +31,13 @@ def double_resnet() -> onnx.ModelProto:
 
 def _convolution(node, kernel, graph):
     c_out, c_in, size, _ = kernel
-    stride = next((one.ints[0] for one in node.attribute if one.name == "strides"), 1)
+    stride = next((attribute.ints[0] for attribute in node.attribute if attribute.name == "strides"), 1)
     side = next((side for stage, side in SIDE.items() if node.name.startswith(stage)), 8)
     name, (x, weight), (y,) = node.name, node.input, node.output
-    made = []
+    nodes = []
 
     def add(op, inputs, suffix, **attributes):
-        made.append(helper.make_node(op, inputs, [f"{name}/{suffix}"], f"{name}/{suffix}", **attributes))
+        nodes.append(helper.make_node(op, inputs, [f"{name}/{suffix}"], f"{name}/{suffix}", **attributes))
         return f"{name}/{suffix}"
 
     def constant(suffix, values):
@@ -58,9 +58,9 @@ def _convolution(node, kernel, graph):
     moved = add("Transpose", [weight], "moved", perm=[0, 2, 3, 1])
     matrix = add("Reshape", [moved, constant("matrix_shape", [c_out, -1])], "matrix")
     product = add("MatMul", [matrix, flat], "product")
-    made.append(helper.make_node("Reshape", [product, constant("shape", [0, c_out, side, side])], [y], name))
-    return made
+    nodes.append(helper.make_node("Reshape", [product, constant("shape", [0, c_out, side, side])], [y], name))
+    return nodes
 
 
 def weights(model):
-    return {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}

@@ -28,7 +28,7 @@ exec ip netns exec {prefix}${host##*.} sh -c "$*"
 
 
 class Machines(NamedTuple):
-    """Machines, each of which can reach all others and this one by TCP alone."""
+    """Machines, each of which can reach all others and this one only by TCP."""
 
     prefix: str
     addresses: list[str]

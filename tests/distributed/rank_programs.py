@@ -1,4 +1,4 @@
-"""What the ranks of the tests do: python rank_programs.py NAME [TIMEOUT]."""
+"""The programs that the ranks of the tests run: python rank_programs.py NAME [TIMEOUT]."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def values():
 
 
 def refusals():
-    """What all ranks refuse, after which they go on."""
+    """Refusals on all ranks, after which they go on."""
     from mpi4py import MPI
 
     for timeout in (0, -1, float("inf"), float("nan"), "5", True):
@@ -370,7 +370,7 @@ def errors_of_onnxruntime():
 
 
 def _wait_for_nobody(comm):
-    """An operation that the other ranks come to at their end alone."""
+    """An operation that the other ranks reach only at their end."""
     comm._transport._run(comm._transport._at_end.Ibarrier)
 
 

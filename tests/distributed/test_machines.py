@@ -37,8 +37,8 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory):
-    with machines(RANKS, tmp_path_factory.mktemp("machines")) as made:
-        yield made
+    with machines(RANKS, tmp_path_factory.mktemp("machines")) as virtual_network:
+        yield virtual_network
 
 
 def test_each_rank_has_its_address_and_receives_by_the_network(network, mpi):
@@ -62,12 +62,12 @@ def test_training_is_that_of_one_process(network, mpi, tmp_path, monkeypatch):
     assert run([*train, "one.jsonl"]) == 0
     arguments = ["-m", "bngrad", *train, "ranks.jsonl", "--distributed", "--timeout", "60"]
     mpi_run(RANKS, *arguments, mpi=mpi, options=network.options(mpi), **TCP)
-    one, ranks = (
+    single, ranks = (
         [json.loads(line).get("loss") for line in Path(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
         for name in ("one", "ranks")
     )
-    assert len([loss for loss in one if loss is not None]) == 9
-    np.testing.assert_allclose(np.array(ranks, float), np.array(one, float), rtol=2e-5)
+    assert len([loss for loss in single if loss is not None]) == 9
+    np.testing.assert_allclose(np.array(ranks, float), np.array(single, float), rtol=2e-5)
 
 
 def test_a_machine_without_a_network(network):

@@ -1,4 +1,4 @@
-"""What is missing or does not fit together, in one line."""
+"""Libraries that are missing or do not fit together are named in one line."""
 
 from __future__ import annotations
 

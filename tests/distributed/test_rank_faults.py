@@ -31,11 +31,11 @@ class Fault(NamedTuple):
 
     program: str
     line: str
-    """What the other ranks print; empty if they go on to the end."""
+    """The line that the other ranks print; empty if they go on to the end."""
     code: int | tuple[int, ...]
     """The exit code of the rank with the fault."""
     own: str | None = ""
-    """What it prints; None if that is not checked."""
+    """The line that it prints; None if that is not checked."""
 
 
 long = pytest.mark.long

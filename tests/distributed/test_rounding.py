@@ -106,17 +106,17 @@ def test_a_split_changes_the_last_bits_of_a_double(rng, data, split, dtype):
 def test_rounded_to_float_they_are_neighbours(rng, split):
     x = normal(rng, 3.0).astype(np.float32)
     parts = np.split(x, list(itertools.accumulate(split))[:-1])
-    for one, other in zip(merged(parts), merged([x]), strict=True):
+    for actual, other in zip(merged(parts), merged([x]), strict=True):
         expected = other.astype(np.float32)
-        assert np.all(np.abs(one.astype(np.float32) - expected) <= np.spacing(np.abs(expected)))
+        assert np.all(np.abs(actual.astype(np.float32) - expected) <= np.spacing(np.abs(expected)))
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_exact_inputs_in_equal_parts_give_equal_bits(rng, ranks):
     """Sums of small integers are exact, and so are quotients by powers of two."""
     x = rng.integers(-8, 9, (16, 3, 4, 4)).astype(np.float32)
-    for one, other in zip(merged(np.split(x, ranks)), merged([x]), strict=True):
-        assert one.tobytes() == other.tobytes()
+    for actual, other in zip(merged(np.split(x, ranks)), merged([x]), strict=True):
+        assert actual.tobytes() == other.tobytes()
 
 
 def test_the_bounds_are_those_of_a_double(rng):

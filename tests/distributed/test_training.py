@@ -50,7 +50,7 @@ def without_batch_norm_exchange(model):
     model.graph.initializer.append(axis)
     changed = 0
     for node in model.graph.node:
-        key = next((one.s.decode() for one in node.attribute if one.name == "key"), "")
+        key = next((attribute.s.decode() for attribute in node.attribute if attribute.name == "key"), "")
         if node.op_type == "AllGather" and key.endswith(("/moments", "/sums")):
             node.op_type, node.domain = "Unsqueeze", ""
             node.input.append("local_axis")
@@ -63,7 +63,7 @@ def losses_of(folder, step, ranks, mpi=None, steps=STEPS):
     arguments = (PROGRAM, folder / f"{step}.onnx", folder / f"{step.split('-')[0]}.npz", SIZE, steps)
     job = mpi_run(ranks, *arguments, mpi=mpi, timeout=400)
     losses = [json.loads(rank.out) for rank in job.ranks]
-    assert all(one == losses[0] for one in losses)
+    assert all(rank_losses == losses[0] for rank_losses in losses)
     return np.array(losses[0])
 
 
@@ -127,13 +127,13 @@ def test_restarts_with_other_numbers_of_ranks(folder):
 
 def test_the_accuracy_in_float(folder):
     """The rounding of float grows from step to step; the accuracy after a whole schedule depends little on it."""
-    found = []
+    accuracies = []
     for ranks in (1, 4):
         name = f"float{ranks}"
         assert train(name, folder, *RUN, "6", "--schedule", "cosine", step="float", ranks=ranks)[0] == 0
-        found.append(records(folder, name, "accuracy")[-1])
-    assert min(found) > 0.95
-    assert abs(found[1] - found[0]) < 0.02
+        accuracies.append(records(folder, name, "accuracy")[-1])
+    assert min(accuracies) > 0.95
+    assert abs(accuracies[1] - accuracies[0]) < 0.02
 
 
 BITS = {"again": {}, "scalar": {"BNGRAD_ISA": "scalar"}, "avx2": {"BNGRAD_ISA": "avx2"}}

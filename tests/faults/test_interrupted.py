@@ -44,8 +44,8 @@ def seconds(tmp_path_factory):
         begin = time.monotonic()
         with start(folder, 3600) as process:
             assert process.wait() == 0
-        found = time.monotonic() - begin
-    return found
+        duration = time.monotonic() - begin
+    return duration
 
 
 @pytest.mark.parametrize("fraction", FRACTIONS)

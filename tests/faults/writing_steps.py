@@ -74,14 +74,14 @@ def fork(arguments, steps=None):
 
 def state():
     """Returns the graph name and the weights of the output model, and the files in the folder."""
-    found = None
+    output = None
     if Path("out.onnx").exists():
         model = onnx.load("out.onnx")
         values = {
             v for t in model.graph.initializer if t.name == "s" for v in onnx.numpy_helper.to_array(t).tolist()
         }
-        found = [model.graph.name, *sorted(values)]
-    return {"out": found, "files": sorted(path.name for path in Path().iterdir())}
+        output = [model.graph.name, *sorted(values)]
+    return {"out": output, "files": sorted(path.name for path in Path().iterdir())}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What identifies a model."""
+"""The identity of a model."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def model():
 def test_a_file_with_external_data(model, tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
-    found = identity(load(path), path)
-    assert [file.path for file in found.files] == [str(path), str(tmp_path / "m.data")]
-    for file in found.files:
+    actual = identity(load(path), path)
+    assert [file.path for file in actual.files] == [str(path), str(tmp_path / "m.data")]
+    for file in actual.files:
         content = (tmp_path / file.path).read_bytes()
         assert (file.bytes, file.sha256) == (len(content), hashlib.sha256(content).hexdigest())
-    assert (found.opset, found.ir_version, found.producer, found.nodes) == (17, 8, "made 1.2", 2)
+    assert (actual.opset, actual.ir_version, actual.producer, actual.nodes) == (17, 8, "made 1.2", 2)
 
 
 def test_in_memory(model):

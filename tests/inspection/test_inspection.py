@@ -19,9 +19,9 @@ def inspected(text, header=HEADER):
         if node.op_type == "Constant":  # onnx-ir gives its tensor a name when it is read; nothing else may change
             node.attributes["value"].value.name = node.outputs[0].name
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    found = inspect(model)
+    inspection = inspect(model)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
-    return found
+    return inspection
 
 
 INTERNAL = "y, m2, v2, sm, si = com.microsoft.BatchNormInternal(x, s, b, m, v)"
@@ -125,8 +125,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_batch_norms(case):
     text, expected = CASES[case]
-    found = inspected(text).batch_norms
-    assert [(b.name, b.op, b.mode, b.axes, b.gradient) for b in found] == expected
+    batch_norms = inspected(text).batch_norms
+    assert [(b.name, b.op, b.mode, b.axes, b.gradient) for b in batch_norms] == expected
 
 
 HAZARDS = {
@@ -170,15 +170,15 @@ def test_types_and_shapes(declared, shape, dtype):
 
 
 def test_what_stock_ort_lacks_is_counted():
-    found = inspected(
+    inspection = inspected(
         f"""g ({INPUTS}) => ({X} y) {{
             y = com.microsoft.ReluGrad(dy, x)
             z = com.microsoft.ReluGrad(dy, y)
             u = MaxPoolGrad<kernel_shape = [1, 1]>(dy, x)
             w = com.microsoft.FusedMatMul(x, x) }}"""
     )
-    assert found.not_in_stock == {"com.microsoft.ReluGrad": 2, "MaxPoolGrad": 1}
-    assert (found.opset, found.ir_version) == (17, 8)
+    assert inspection.not_in_stock == {"com.microsoft.ReluGrad": 2, "MaxPoolGrad": 1}
+    assert (inspection.opset, inspection.ir_version) == (17, 8)
 
 
 def test_another_systems_batch_norm_is_foreign_until_it_is_rewritten():
@@ -187,9 +187,9 @@ def test_another_systems_batch_norm_is_foreign_until_it_is_rewritten():
         g (float[2,4,4,3] dy, float[2,4,4,3] x, float[3] s, float[3] m, float[3] v) => (float[2,4,4,3] dx) {
             [grad] dx, ds, db = tf.FusedBatchNormGradV2 <epsilon = 0.001> (dy, x, s, m, v) }""")
     )
-    (found,) = inspect(model).batch_norms
-    assert (found.name, found.op, found.mode) == ("grad", "tf.FusedBatchNormGradV2", "foreign")
-    assert (found.dtype, found.shape) == ("float", "2x4x4x3")
+    (batch_norm,) = inspect(model).batch_norms
+    assert (batch_norm.name, batch_norm.op, batch_norm.mode) == ("grad", "tf.FusedBatchNormGradV2", "foreign")
+    assert (batch_norm.dtype, batch_norm.shape) == ("float", "2x4x4x3")
     (rewritten,) = inspect(bngrad.rewrite(model)).batch_norms
     assert (rewritten.op, rewritten.mode) == ("bngrad.BatchNormalizationGrad", "gradient")
     assert rewritten.axes == [0, 1, 2]

@@ -154,14 +154,14 @@ def test_as_ir_takes_every_kind(tmp_path):
     path = model_file(tmp_path)
     model = ir.from_proto(proto())
     assert files.as_ir(model) is model
-    for given in (path, str(path), proto()):
-        assert isinstance(files.as_ir(given), ir.Model)
+    for argument in (path, str(path), proto()):
+        assert isinstance(files.as_ir(argument), ir.Model)
 
 
-@pytest.mark.parametrize("given", [None, 3, b"model.onnx", {"a": 1}], ids=["none", "int", "bytes", "dict"])
-def test_as_ir_refuses_the_rest(given):
-    with pytest.raises(InputError, match=f"model has type {type(given).__name__}; expected"):
-        files.as_ir(given)
+@pytest.mark.parametrize("argument", [None, 3, b"model.onnx", {"a": 1}], ids=["none", "int", "bytes", "dict"])
+def test_as_ir_refuses_the_rest(argument):
+    with pytest.raises(InputError, match=f"model has type {type(argument).__name__}; expected"):
+        files.as_ir(argument)
 
 
 @pytest.mark.parametrize("kind", ["path", "str", "proto", "ir"])

@@ -86,8 +86,8 @@ def function(name, *nodes):
     return helper.make_function("f", name, ["x", "c"], ["z"], nodes, IMPORTS)
 
 
-def call(name, read="x", output="z"):
-    return helper.make_node(name, [read, "c"], [output], domain="f")
+def call(name, source="x", output="z"):
+    return helper.make_node(name, [source, "c"], [output], domain="f")
 
 
 def branches_of_a_function(level):
@@ -95,7 +95,7 @@ def branches_of_a_function(level):
     outer = nested(level // 2)
     graph = outer
     while graph.op_type == "If":
-        (graph,) = [one.g.node[0] for one in graph.attribute if one.name == "then_branch"]
+        (graph,) = [attribute.g.node[0] for attribute in graph.attribute if attribute.name == "then_branch"]
     graph.CopyFrom(call("F", "x", graph.output[0]))
     return model(outer, functions=[function("F", nested(level - level // 2))])
 
@@ -110,8 +110,8 @@ def inlined(nodes):
     def chain(count, make):
         return [make(f"v{i}" if i else "x", f"v{i + 1}" if i < count - 1 else "z") for i in range(count)]
 
-    body = chain(100, lambda read, output: helper.make_node("Relu", [read], [output]))
-    calls_of_it = chain(nodes // 100, lambda read, output: call("F", read, output))
+    body = chain(100, lambda source, output: helper.make_node("Relu", [source], [output]))
+    calls_of_it = chain(nodes // 100, lambda source, output: call("F", source, output))
     return model(*calls_of_it, functions=[function("F", *body)])
 
 
@@ -161,7 +161,7 @@ LIMITS = {
     value_names: (10_000, 10_001, 400_000, "has a name of {} characters, 'vvvvvvvv"),
     dimension_names: (10_000, 10_001, 900_000, "has a name of {} characters, 'NNNNNNNN"),
 }
-"""How a model is made, a number within the limit, two beyond it, and the message."""
+"""For each way to build a model, a number within the limit, two beyond it, and the message."""
 CASES = [pytest.param(make, id=make.__name__) for make in LIMITS]
 
 
@@ -169,13 +169,13 @@ CASES = [pytest.param(make, id=make.__name__) for make in LIMITS]
 @pytest.mark.parametrize("make", CASES)
 def test_a_model_within_the_limit(make):
     """Every pass takes it."""
-    found = make(LIMITS[make][0])
-    assert bngrad.inspect(found) is not None
-    if "If" in str(found):  # it has no gradient
+    accepted = make(LIMITS[make][0])
+    assert bngrad.inspect(accepted) is not None
+    if "If" in str(accepted):  # it has no gradient
         with pytest.raises(BngradError, match="If node"):
-            bngrad.differentiate(found, wrt=["x"], loss="loss")
+            bngrad.differentiate(accepted, wrt=["x"], loss="loss")
     else:
-        bngrad.differentiate(found, wrt=["x"], loss="loss")
+        bngrad.differentiate(accepted, wrt=["x"], loss="loss")
 
 
 @pytest.mark.parametrize("make", CASES)

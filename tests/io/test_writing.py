@@ -1,4 +1,4 @@
-"""Tests where outputs go: a link is followed, and what is no regular file is refused and stays as it is."""
+"""Tests where outputs go: a link is followed, and anything but a regular file is refused and stays as it is."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def test_twenty_steps_are_those_of_the_papers(decay, decoupled, rng):
         # The gradient comes scaled, as one that has to be clipped.
         coefficients = [0.25, l2_penalty, factor, 1 - BETA1, BETA2, 1 - BETA2, step_size, root, EPS]
         state = reference.adam_update(state[0], 4 * gradient, *state[1:], coefficients)
-    for one, other in zip(state, want, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12)
+    for actual, other in zip(state, want, strict=True):
+        np.testing.assert_allclose(actual, other, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -218,9 +218,9 @@ def test_attributes_have_no_default(name):
 def test_a_frozen_gradient_does_not_see_an_infinity_of_the_sums(dtype):
     big = np.finfo(dtype).max / 2
     run = OnOrt(op_model(GRAD, {"training_mode": 0}, dtype=dtype))
-    one = np.ones(1, dtype)
-    feeds = {"dY": np.full((4, 1), big, dtype), "X": np.full((4, 1), 3, dtype), "scale": one}
-    got = run({**feeds, "mean": one, "inv_std": one, "axes": np.array([0])})
+    unit = np.ones(1, dtype)
+    feeds = {"dY": np.full((4, 1), big, dtype), "X": np.full((4, 1), 3, dtype), "scale": unit}
+    got = run({**feeds, "mean": unit, "inv_std": unit, "axes": np.array([0])})
     assert np.isinf(got["dbias"]).all()
     np.testing.assert_array_equal(got["dX"], feeds["dY"])
 

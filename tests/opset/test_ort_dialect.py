@@ -19,14 +19,14 @@ NAMES = {
 
 def inferred(text):
     model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(HEADER + text), strict_mode=True)
-    known = {}
+    types = {}
     for value in model.graph.value_info:
         tensor = value.type.tensor_type
-        known[value.name] = (
+        types[value.name] = (
             tensor.elem_type,
             [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim],
         )
-    return known
+    return types
 
 
 F, I64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64

@@ -75,9 +75,9 @@ def check_gradients(shape, axes, training, rng):
     by_x = central_differences(lambda v: np.sum(dy * forward(v, scale, bias, axes, statistics)), x)
     by_scale = central_differences(lambda v: np.sum(dy * forward(x, v, bias, axes, statistics)), scale)
     by_bias = central_differences(lambda v: np.sum(dy * forward(x, scale, v, axes, statistics)), bias)
-    for name, one, other in zip(got._fields, got, (by_x, by_scale, by_bias), strict=True):
-        assert one.shape == other.shape, name
-        np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7, err_msg=name)
+    for name, actual, other in zip(got._fields, got, (by_x, by_scale, by_bias), strict=True):
+        assert actual.shape == other.shape, name
+        np.testing.assert_allclose(actual, other, rtol=1e-7, atol=1e-7, err_msg=name)
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "frozen"])
@@ -167,9 +167,9 @@ def test_what_is_not_finite_stays_in_its_channel(bad, training, rng):
 
 def test_a_frozen_gradient_does_not_see_the_sums():
     dy = np.full((4, 1), np.finfo(np.float64).max / 2)
-    one = np.ones(1)
+    unit = np.ones(1)
     gradients = reference.batch_normalization_grad(
-        dy, np.ones((4, 1)), one, 0 * one, one, [0], training_mode=False
+        dy, np.ones((4, 1)), unit, 0 * unit, unit, [0], training_mode=False
     )
     assert np.isinf(gradients.dbias).all()
     np.testing.assert_array_equal(gradients.dX, dy)
@@ -192,10 +192,10 @@ def test_axes_mean_the_same_in_any_order_and_sign(problem):
     rng = np.random.default_rng(seed)
     dy, x = rng.standard_normal((2, *shape))
     scale, mean, inv_std = rng.standard_normal((3, *kept(shape, axes)))
-    one, other = (
+    first, other = (
         reference.batch_normalization_grad(dy, x, scale, mean, inv_std, a, True) for a in (axes, respelled)
     )
-    for a, b in zip(one, other, strict=True):
+    for a, b in zip(first, other, strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -53,8 +53,8 @@ def two_steps(feeds, training):
 def test_the_reference_is_one_gradient_after_the_other(shape, axes, training, rng):
     feeds = with_relu(typed_feeds(RELU_GRAD, ("double",) * 3, shape, axes, rng), rng)
     got = reference.batch_normalization_relu_grad(**feeds, training_mode=bool(training))
-    for one, other in zip(got, two_steps(feeds, training), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for actual, other in zip(got, two_steps(feeds, training), strict=True):
+        np.testing.assert_array_equal(actual, other)
 
 
 def forward(x, scale, bias, axes, statistics):
@@ -199,8 +199,8 @@ def test_a_model_with_only_this_op_carries_both_functions(dtype, opset, subgraph
     onnx.checker.check_model(proto, full_check=True)
     types = (dtype,) * 3
     feeds = with_relu(typed_feeds(RELU_GRAD, types, (2, 3, 4), (0, 2), rng), rng)
-    given = {name: array for name, array in feeds.items() if name != "axes"}
-    assert_accurate(RELU_GRAD, types, TypedSession(proto)(given), feeds, {"training_mode": 1})
+    without_axes = {name: array for name, array in feeds.items() if name != "axes"}
+    assert_accurate(RELU_GRAD, types, TypedSession(proto)(without_axes), feeds, {"training_mode": 1})
 
 
 def test_both_functions_go_when_the_op_does():

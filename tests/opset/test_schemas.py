@@ -50,12 +50,12 @@ def parse(text, functions=()):
 def inferred(model):
     """Returns the types and dimensions of all inferred values by name; dimensions are None if unknown."""
     result = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    known = {}
+    types = {}
     for value in (*result.graph.value_info, *result.graph.output):
         tensor = value.type.tensor_type
         dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
-        known[value.name] = (tensor.elem_type, dims if tensor.HasField("shape") else None)
-    return known
+        types[value.name] = (tensor.elem_type, dims if tensor.HasField("shape") else None)
+    return types
 
 
 def error_of(model):

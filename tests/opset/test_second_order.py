@@ -182,11 +182,11 @@ def test_no_first_gradient_sees_a_constant_added_to_x(drawn):
 @MODES
 def test_it_is_linear_in_what_comes_from_behind(training, rng):
     axes = (0, 2)
-    one, other = (problem((4, 3, 5), axes, training, rng) for _ in range(2))
+    first, other = (problem((4, 3, 5), axes, training, rng) for _ in range(2))
     behind = ("ddX", "ddscale", "ddbias")
-    other = {**one, **{name: other[name] for name in behind}}
-    both = {**one, **{name: one[name] + 3 * other[name] for name in behind}}
-    results = [second_order(inputs, axes, training) for inputs in (one, other, both)]
+    other = {**first, **{name: other[name] for name in behind}}
+    both = {**first, **{name: first[name] + 3 * other[name] for name in behind}}
+    results = [second_order(inputs, axes, training) for inputs in (first, other, both)]
     for a, b, c in zip(*results, strict=True):
         np.testing.assert_allclose(a + 3 * b, c, rtol=1e-12, atol=1e-12)
 

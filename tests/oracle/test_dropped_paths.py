@@ -170,7 +170,7 @@ REFUSED = {
     "log probabilities": sends_nothing(
         "l, p = SoftmaxCrossEntropyLoss (x, t) y = Add (p, l)", LABELS, "SoftmaxCrossEntropyLoss", 1, "p"
     ),
-    "log probabilities alone": sends_nothing(
+    "only log probabilities": sends_nothing(
         "l, y = SoftmaxCrossEntropyLoss (x, t)", LABELS, "SoftmaxCrossEntropyLoss", 1, "y"
     ),
     "new running mean": sends_nothing(
@@ -179,7 +179,7 @@ REFUSED = {
     "new running variance": sends_nothing(
         f"{BATCH_NORM} y = Add (n, nv)", f"{NORM}, {STATISTICS}", "BatchNormalization", 2, "nv"
     ),
-    "new running variance alone": sends_nothing(
+    "only new running variance": sends_nothing(
         f"{BATCH_NORM} y = Mul (x, nv)", f"{NORM}, {STATISTICS}", "BatchNormalization", 2, "nv"
     ),
     "mean of LayerNormalization": sends_nothing(
@@ -188,16 +188,14 @@ REFUSED = {
     "deviation of LayerNormalization": sends_nothing(
         f"{LAYER_NORM} y = Add (n, inv)", NORM, "LayerNormalization", 2, "inv"
     ),
-    "deviation of LayerNormalization alone": sends_nothing(
+    "only deviation of LayerNormalization": sends_nothing(
         f"{LAYER_NORM} y = Mul (x, inv)", NORM, "LayerNormalization", 2, "inv"
     ),
     "deviation of SimplifiedLayerNormalization": sends_nothing(
         f"{RMS_NORM} y = Add (n, inv)", SCALE, "SimplifiedLayerNormalization", 1, "inv", ALONE
     ),
     "rounding": rounding("q = QuantizeLinear (x, u, z) y = DequantizeLinear (q, u, z)"),
-    "rounding in front of more": rounding(
-        "q = QuantizeLinear (x, u, z) d = DequantizeLinear (q, u, z) y = Exp (d)"
-    ),
+    "rounding before more": rounding("q = QuantizeLinear (x, u, z) d = DequantizeLinear (q, u, z) y = Exp (d)"),
     "limit in a branch": (
         two_ways(IN_BRANCH.format("v = ReduceMean <keepdims = 0> (x)"), "bool flag = {1}"),
         "^If node 'y' .* has Clip node 'p' .* in its body, .* inputs or outputs for constants; leave out",
@@ -226,21 +224,21 @@ NOT_IN_DOUBLE = (
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_dropped_is_refused(name):
-    given, message = REFUSED[name]
-    before = given.SerializeToString()
+    forward, message = REFUSED[name]
+    before = forward.SerializeToString()
     with pytest.raises(ModelError, match=message) as caught:
-        prepare_forward(given, "loss", ["x"])
+        prepare_forward(forward, "loss", ["x"])
     assert "\n" not in str(caught.value)
-    assert given.SerializeToString() == before
+    assert forward.SerializeToString() == before
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_builder_is_wrong_there(name, oracle, monkeypatch):
     for refuse in ("refuse_dropped", "refuse_path"):
         monkeypatch.setattr(preparation, refuse, lambda *_: None)
-    given, _ = REFUSED[name]
-    exact = slope(given, oracle if name.startswith(NOT_IN_DOUBLE) else None)
-    prepared = prepare_forward(given, "loss", ["x"])
+    forward, _ = REFUSED[name]
+    exact = slope(forward, oracle if name.startswith(NOT_IN_DOUBLE) else None)
+    prepared = prepare_forward(forward, "loss", ["x"])
     try:
         got = gradients(oracle, prepared, x=X)["x"]
     except OracleError as error:
@@ -250,12 +248,14 @@ def test_the_builder_is_wrong_there(name, oracle, monkeypatch):
     assert np.abs(np.array(got) - exact).max() > 0.02
 
 
-def slope(given, oracle=None):
+def slope(forward, oracle=None):
     """The gradient by x, by central differences: in float64, or on the oracle's float kernels."""
     step = 1e-6 if oracle is None else 1e-2
 
     def loss(x):
-        values = evaluate(given, {"x": x}, ["loss"]) if oracle is None else oracle.run(given, {"x": x}, ["loss"])
+        values = (
+            evaluate(forward, {"x": x}, ["loss"]) if oracle is None else oracle.run(forward, {"x": x}, ["loss"])
+        )
         return float(np.squeeze(values["loss"]))
 
     x = X.astype(np.float64 if oracle is None else np.float32)
@@ -343,17 +343,17 @@ def by_limits(limit):
 
 def test_numbers_are_no_weights_by_default():
     """As for our own builder."""
-    given = by_limits("limit")
-    assert prepare_forward(given, "loss").wrt == ["w", "xc"]
-    assert list(of(given).gradients) == ["w", "xc"]
+    forward = by_limits("limit")
+    assert prepare_forward(forward, "loss").wrt == ["w", "xc"]
+    assert list(of(forward).gradients) == ["w", "xc"]
 
 
 def test_weights_that_are_dropped_are_not_left_out_by_default():
-    given = by_limits("f")
-    assert list(of(given).gradients) == ["w", "limit", "factor", "xc"]
+    forward = by_limits("f")
+    assert list(of(forward).gradients) == ["w", "limit", "factor", "xc"]
     with pytest.raises(ModelError, match=r"Clip .* has input 2, 'f', .*by default the weights"):
-        prepare_forward(given, "loss")
-    assert prepare_forward(given, "loss", ["w"]).wrt == ["w"]
+        prepare_forward(forward, "loss")
+    assert prepare_forward(forward, "loss", ["w"]).wrt == ["w"]
 
 
 @pytest.mark.parametrize("name", ["limit", "factor"])
@@ -363,22 +363,22 @@ def test_a_name_that_only_a_dropped_path_leads_from(name):
 
 
 def test_statistics_of_a_frozen_batch_norm_by_name(oracle):
-    given = two_ways("y = BatchNormalization (x, s, b, rm, rv)", f"{NORM}, {STATISTICS}")
-    assert prepare_forward(given, "loss").wrt == ["s", "b", "xc"]
-    got = gradients(oracle, prepare_forward(given, "loss", ["rm", "rv"]), x=X)
-    exact = evaluate(in_standard_onnx(of(given, ["rm", "rv"]).model), {"x": X}, ["rm_grad", "rv_grad"])
+    forward = two_ways("y = BatchNormalization (x, s, b, rm, rv)", f"{NORM}, {STATISTICS}")
+    assert prepare_forward(forward, "loss").wrt == ["s", "b", "xc"]
+    got = gradients(oracle, prepare_forward(forward, "loss", ["rm", "rv"]), x=X)
+    exact = evaluate(in_standard_onnx(of(forward, ["rm", "rv"]).model), {"x": X}, ["rm_grad", "rv_grad"])
     for name in ("rm", "rv"):
         np.testing.assert_allclose(got[name], exact[f"{name}_grad"], rtol=1e-4)
 
 
 def test_running_statistics_by_name():
-    given = two_ways(f"{BATCH_NORM} y = Add (n, nm)", f"{NORM}, {STATISTICS}")
+    forward = two_ways(f"{BATCH_NORM} y = Add (n, nm)", f"{NORM}, {STATISTICS}")
     with pytest.raises(ModelError, match="has output 1, 'nm', which the loss depends on"):
-        prepare_forward(given, "loss", ["rm"])
+        prepare_forward(forward, "loss", ["rm"])
 
 
-def of(given, wrt=None):
-    return training_graph(ir.from_proto(given), loss="loss", wrt=wrt)
+def of(forward, wrt=None):
+    return training_graph(ir.from_proto(forward), loss="loss", wrt=wrt)
 
 
 WITH_A_RULE = ["value of Pad", "class weights", "new running variance", "deviation of LayerNormalization"]
@@ -386,17 +386,17 @@ WITH_A_RULE = ["value of Pad", "class weights", "new running variance", "deviati
 
 @pytest.mark.parametrize("name", WITH_A_RULE)
 def test_differentiate_refuses_and_names_the_builder_that_is_right(name):
-    given, message = REFUSED[name]
+    forward, message = REFUSED[name]
     with pytest.raises(ModelError, match=message):
-        bngrad.differentiate(given, loss="loss", wrt=["x"], builder="ort")
-    ours = bngrad.differentiate(given, loss="loss", wrt=["x"])
-    np.testing.assert_allclose(evaluate(ours, {"x": X}, ["x_grad"])["x_grad"], slope(given), rtol=1e-5)
+        bngrad.differentiate(forward, loss="loss", wrt=["x"], builder="ort")
+    ours = bngrad.differentiate(forward, loss="loss", wrt=["x"])
+    np.testing.assert_allclose(evaluate(ours, {"x": X}, ["x_grad"])["x_grad"], slope(forward), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", WITH_A_RULE)
 def test_validate_compares_otherwise_and_says_so(name):
-    given, _ = REFUSED[name]
-    report = bngrad.validate(given, loss="loss", wrt=["x"], implementation="function")
+    forward, _ = REFUSED[name]
+    report = bngrad.validate(forward, loss="loss", wrt=["x"], implementation="function")
     assert report.passed, report.reason
     assert report.against == "reference"
     (note,) = (note for note in report.notes if "gradient builder does not support the model" in note)
@@ -415,8 +415,8 @@ def test_validate_asks_the_builder_where_it_is_right(name):
 
 @pytest.mark.parametrize("names", [["rm"], ["rv", "s", "x"]])
 def test_validate_by_statistics_of_a_frozen_batch_norm(names):
-    given = two_ways("y = BatchNormalization (x, s, b, rm, rv)", f"{NORM}, {STATISTICS}")
-    report = bngrad.validate(given, loss="loss", wrt=names, frozen=["*"], implementation="function")
+    forward = two_ways("y = BatchNormalization (x, s, b, rm, rv)", f"{NORM}, {STATISTICS}")
+    report = bngrad.validate(forward, loss="loss", wrt=names, frozen=["*"], implementation="function")
     assert report.passed, report.reason
     assert report.against == "ort"
 

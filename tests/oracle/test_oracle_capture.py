@@ -82,12 +82,12 @@ def test_inputs_and_initializers(oracle):
         y = Mul (z, v) }""")
     x = np.array([5, 6], np.float32)
     names = ["v", "z", "x", "w", "y"]
-    found = merged(oracle.capture(model, {"x": x}, names, 8))
-    assert {name: value.tolist() for name, value in found.items()} == {
+    values = merged(oracle.capture(model, {"x": x}, names, 8))
+    assert {name: value.tolist() for name, value in values.items()} == {
         "v": [3, 4], "z": [6, 8], "x": [5, 6], "w": [1, 2], "y": [18, 32]
     }  # fmt: skip
-    assert list(found) == names
-    found["x"][:] = 0
+    assert list(values) == names
+    values["x"][:] = 0
     assert x.tolist() == [5, 6]
     (fed,) = oracle.capture(model, {"x": x, "w": x}, ["w", "z"])
     assert (fed["w"].tolist(), fed["z"].tolist()) == ([5, 6], [10, 12])
@@ -100,9 +100,9 @@ def test_types_other_than_float(oracle):
         d = Cast <to = 11> (x)
         y = Neg (x)
     }""")
-    (found,) = oracle.capture(model, {"x": np.arange(4, dtype=np.float32)}, ["b", "i", "d"])
-    assert [value.dtype.name for value in found.values()] == ["bool", "int64", "float64"]
-    assert found["i"].tolist() == [0, 1, 2, 3]
+    (chunk,) = oracle.capture(model, {"x": np.arange(4, dtype=np.float32)}, ["b", "i", "d"])
+    assert [value.dtype.name for value in chunk.values()] == ["bool", "int64", "float64"]
+    assert chunk["i"].tolist() == [0, 1, 2, 3]
 
 
 def test_unknown_name(oracle, training):

@@ -32,9 +32,9 @@ def test_least_squares(oracle):
     }""")
     rng = np.random.default_rng(1)
     X, W, T = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 3), (3, 2), (6, 2)))
-    found = oracle.run(oracle.build_gradient(model, "loss", ["W"]).model, {"X": X, "W": W, "T": T})
-    np.testing.assert_allclose(found["loss"], np.mean((X @ W - T) ** 2), rtol=1e-6)
-    np.testing.assert_allclose(found["W_grad"], X.T @ (X @ W - T) / 6, rtol=1e-5, atol=1e-6)
+    results = oracle.run(oracle.build_gradient(model, "loss", ["W"]).model, {"X": X, "W": W, "T": T})
+    np.testing.assert_allclose(results["loss"], np.mean((X @ W - T) ** 2), rtol=1e-6)
+    np.testing.assert_allclose(results["W_grad"], X.T @ (X @ W - T) / 6, rtol=1e-5, atol=1e-6)
 
 
 def test_batch_norm(oracle):
@@ -49,7 +49,7 @@ def test_batch_norm(oracle):
     x, dy = (rng.standard_normal((4, 3, 5)).astype(np.float32) for _ in range(2))
     s, b = (rng.standard_normal(3).astype(np.float32) for _ in range(2))
     feeds = {"x": x, "s": s, "b": b, "m": b, "v": s * s, "dy": dy}
-    found = oracle.run(oracle.build_gradient(model, "loss", ["x", "s", "b"]).model, feeds)
+    results = oracle.run(oracle.build_gradient(model, "loss", ["x", "s", "b"]).model, feeds)
 
     wide, dwide, column = x.astype(np.float64), dy.astype(np.float64), (1, 3, 1)
     inv_std = 1 / np.sqrt(wide.var((0, 2)) + 1e-3)
@@ -58,7 +58,7 @@ def test_batch_norm(oracle):
     dx = dwide - (dbias.reshape(column) + xhat * dscale.reshape(column)) / 20
     dx *= (s * inv_std).reshape(column)
     for name, expected in {"x": dx, "s": dscale, "b": dbias}.items():
-        np.testing.assert_allclose(found[f"{name}_grad"], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(results[f"{name}_grad"], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CNN_WEIGHTS)
@@ -82,8 +82,8 @@ def test_pooling_gradients_take_the_batch_size_of_the_feeds(oracle, training):
         for batch in (3, 5, 3):
             fixed = parse(CNN.replace("[N", f"[{batch}"))
             expected = oracle.run(oracle.build_gradient(fixed, "loss", CNN_WEIGHTS).model, cnn_feeds(batch))
-            found = session.run(cnn_feeds(batch))
-            assert all(np.array_equal(found[name], expected[name]) for name in expected)
+            results = session.run(cnn_feeds(batch))
+            assert all(np.array_equal(results[name], expected[name]) for name in expected)
 
 
 def test_pooling_gradient_of_unknown_shape_is_refused(oracle):
@@ -210,7 +210,7 @@ def test_opening_is_all_or_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_a_large_model(oracle):
-    """100 MB of weights that are no inputs, run three times."""
+    """100 MB of weights that are not inputs, run three times."""
     value = helper.make_tensor_value_info
     weights = np.random.default_rng(0).standard_normal((5000, 5000)).astype(np.float32)
     graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""What `prepare_forward` changes and chooses; every result is built and run by the oracle."""
+"""The changes and choices of `prepare_forward`; every result is built and run by the oracle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TWO = np.array([2, 3], np.float32)
 INFERENCE = "Dropout in inference mode written as Identity (1x)"
 RATIO = "r = Constant <value_float = 0.25> ()\n"
 
-# What ORT's builder fails on, or gets wrong, as it stands; x is ones, w = [2, 3].
+# Nodes that ORT's builder fails on, or gets wrong, as they stand; x is ones, w = [2, 3].
 RESPELLED = {
     "Sum of one": (sum_of("b = Sum (a)"), [4, 4], "Sum written as Identity (1x)"),
     "Sum of two": (sum_of("b = Sum (a, x)"), [4, 4], "Sum written as Add (1x)"),
@@ -41,10 +41,10 @@ RESPELLED = {
 
 @pytest.mark.parametrize(("body", "expected", "note"), RESPELLED.values(), ids=RESPELLED.keys())
 def test_respelled(oracle, body, expected, note):
-    given = model(body)
-    before = given.SerializeToString()
-    prepared = prepare_forward(given)
-    assert given.SerializeToString() == before
+    forward = model(body)
+    before = forward.SerializeToString()
+    prepared = prepare_forward(forward)
+    assert forward.SerializeToString() == before
     onnx.checker.check_model(ir.to_proto(prepared.model), full_check=True)
     assert prepared.notes == [note]
     assert gradients(oracle, prepared, x=ONES) == {"w": expected}
@@ -53,38 +53,38 @@ def test_respelled(oracle, body, expected, note):
 def test_nothing_to_do(oracle):
     prepared = prepare_forward(parse(CNN))
     assert (prepared.loss, prepared.wrt, prepared.values, prepared.notes) == ("loss", CNN_WEIGHTS, {}, [])
-    graph, given = prepared.model.graph, parse(CNN).graph
-    assert [node.op_type for node in graph] == [node.op_type for node in given.node]
-    assert [value.name for value in graph.inputs] == [value.name for value in given.input]
+    graph, original = prepared.model.graph, parse(CNN).graph
+    assert [node.op_type for node in graph] == [node.op_type for node in original.node]
+    assert [value.name for value in graph.inputs] == [value.name for value in original.input]
     assert [value.name for value in graph.outputs] == ["loss", "new_mean", "new_var"]
     assert list(gradients(oracle, prepared, **cnn_feeds())) == CNN_WEIGHTS
 
 
 def test_names_survive():
-    given = model(
+    forward = model(
         "a = Mul (x, w)\n b = Sum (a, x, a)\n loss = ReduceSum <keepdims = 0> (b)",
         initializers="float[2] w = {1.0, 1.0}",
     )
-    for node, name in zip(given.graph.node, ("first", "second", "third"), strict=True):
+    for node, name in zip(forward.graph.node, ("first", "second", "third"), strict=True):
         node.name = name
-    prepared = prepare_forward(given).model.graph
+    prepared = prepare_forward(forward).model.graph
     assert [node.name for node in prepared] == ["first", "second_Add", "second_Add_1", "third"]
     assert [node.outputs[0].name for node in prepared] == ["a", "second_add", "b", "loss"]
 
 
 def test_softmax_cross_entropy_gets_log_prob(oracle):
-    given = model("z = Mul (x, w)\n loss = SoftmaxCrossEntropyLoss (z, labels)", "float[4,2] x, int64[4] labels")
-    prepared = prepare_forward(given)
+    forward = model("z = Mul (x, w)\n loss = SoftmaxCrossEntropyLoss (z, labels)", "float[4,2] x, int64[4] labels")
+    prepared = prepare_forward(forward)
     assert [value.name for value in prepared.model.graph[1].outputs] == ["loss", "loss/log_prob"]
-    found = gradients(oracle, prepared, x=ONES, labels=np.array([0, 1, 1, 1]))["w"]
+    gradient = gradients(oracle, prepared, x=ONES, labels=np.array([0, 1, 1, 1]))["w"]
     p = np.exp(TWO) / np.exp(TWO).sum()
-    np.testing.assert_allclose(found, p - [0.25, 0.75], rtol=1e-5)
+    np.testing.assert_allclose(gradient, p - [0.25, 0.75], rtol=1e-5)
 
 
 def test_fresh_batch_norm(oracle):
     """Scale, bias and variance are equal; ORT would merge them, and write the new variance over the bias."""
-    given = model(BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t", initializers=FRESH)
-    prepared = prepare_forward(given)
+    forward = model(BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t", initializers=FRESH)
+    prepared = prepare_forward(forward)
     assert prepared.wrt == ["s", "b"]
     assert {name: value.tolist() for name, value in prepared.values.items()} == {
         "s": [1, 1], "b": [1, 1], "rm": [0, 0], "rv": [1, 1]
@@ -92,21 +92,21 @@ def test_fresh_batch_norm(oracle):
     assert all(value.flags.writeable for value in prepared.values.values())
     rng = np.random.default_rng(0)
     x, t = (rng.standard_normal((4, 2)).astype(np.float32) for _ in range(2))
-    found = gradients(oracle, prepared, x=x, t=t)
-    np.testing.assert_allclose(found["b"], t.sum(0), rtol=1e-5)
-    np.testing.assert_allclose(found["s"], (t * (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)).sum(0), rtol=1e-4)
-    only = prepare_forward(given, wrt=["x"])
+    results = gradients(oracle, prepared, x=x, t=t)
+    np.testing.assert_allclose(results["b"], t.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(results["s"], (t * (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)).sum(0), rtol=1e-4)
+    only = prepare_forward(forward, wrt=["x"])
     assert (only.wrt, list(only.values)) == (["x"], ["rm", "rv"])
 
 
 @pytest.mark.parametrize("outputs", [["y", "", ""], ["y", "nm", ""], ["y", "", "nv"], ["y", "nm"], ["y"]])
 def test_batch_norm_gets_its_outputs(oracle, outputs):
-    given = model(BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t", initializers=FRESH)
-    del given.graph.node[0].output[:]
-    given.graph.node[0].output.extend(outputs)
-    prepared = prepare_forward(given)
-    made = ["y", "rm_new", "rv_new"]
-    expected = [old or new for old, new in zip([*outputs, "", ""], made, strict=False)]
+    forward = model(BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t", initializers=FRESH)
+    del forward.graph.node[0].output[:]
+    forward.graph.node[0].output.extend(outputs)
+    prepared = prepare_forward(forward)
+    defaults = ["y", "rm_new", "rv_new"]
+    expected = [old or new for old, new in zip([*outputs, "", ""], defaults, strict=False)]
     assert [value.name for value in prepared.model.graph[0].outputs] == expected
     assert gradients(oracle, prepared, x=ONES, t=ONES)["b"] == [4, 4]
 
@@ -127,18 +127,18 @@ def test_shared_running_statistics_are_separated(oracle, nodes, mean, var):
     body = f"""{nodes} y, nm, nv = BatchNormalization <training_mode = 1> (x, s, b, rm, rv)
         z, nm2, nv2 = BatchNormalization <training_mode = 1> (y, s, b, {mean}, {var})
         {TO_LOSS.replace("(p)", "(z)")}"""
-    given = model(body, outputs="float loss, float[2] nm, float[2] nm2, float[2] nv2", initializers=FRESH)
-    prepared = prepare_forward(given)
+    forward = model(body, outputs="float loss, float[2] nm, float[2] nm2, float[2] nv2", initializers=FRESH)
+    prepared = prepare_forward(forward)
     batch_norms = [node for node in prepared.model.graph if node.op_type == "BatchNormalization"]
     statistics = [value.name for node in batch_norms for value in node.inputs[3:]]
     assert len(set(statistics)) == 4
     assert set(statistics) <= set(prepared.values)
     x = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
     training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
-    found = oracle.run(training, {**prepared.values, "x": x})
-    np.testing.assert_allclose(found["nm"], 0.1 * x.mean(0), atol=1e-6)
-    np.testing.assert_allclose(found["nm2"], [0.1, 0.1], atol=1e-6)
-    np.testing.assert_allclose(found["nv2"], [1.0, 1.0], atol=1e-4)
+    results = oracle.run(training, {**prepared.values, "x": x})
+    np.testing.assert_allclose(results["nm"], 0.1 * x.mean(0), atol=1e-6)
+    np.testing.assert_allclose(results["nm2"], [0.1, 0.1], atol=1e-6)
+    np.testing.assert_allclose(results["nv2"], [1.0, 1.0], atol=1e-4)
 
 
 NO_MEAN = FRESH.replace("float[2] rm = {0.0, 0.0},", "")
@@ -146,23 +146,23 @@ NO_MEAN = FRESH.replace("float[2] rm = {0.0, 0.0},", "")
 
 def test_a_running_mean_that_is_read_elsewhere_is_separated(oracle):
     body = BATCH_NORM.format("q = Add (p, rm)\n loss = ReduceSum <keepdims = 0> (q)")
-    given = model(body, "float[4,2] x, float[4,2] t, float[2] rm", initializers=NO_MEAN)
-    prepared = prepare_forward(given)
+    forward = model(body, "float[4,2] x, float[4,2] t, float[2] rm", initializers=NO_MEAN)
+    prepared = prepare_forward(forward)
     names = [value.name for value in prepared.model.graph.inputs if value.name not in prepared.values]
     assert names == ["x", "t", "rm", "y/running_mean"]
-    found = gradients(oracle, prepared, x=ONES, t=ONES, rm=TWO, **{"y/running_mean": TWO})
-    assert found["b"] == [4, 4]
+    results = gradients(oracle, prepared, x=ONES, t=ONES, rm=TWO, **{"y/running_mean": TWO})
+    assert results["b"] == [4, 4]
 
 
 def test_a_running_mean_that_is_an_output_stays(oracle):
-    given = model(
+    forward = model(
         BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t, float[2] rm", "float loss, float[2] rm", NO_MEAN
     )
-    prepared = prepare_forward(given)
+    prepared = prepare_forward(forward)
     training = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
-    found = oracle.run(training, {**prepared.values, "x": ONES, "t": ONES, "rm": TWO}, ["rm", "nm"])
-    assert found["rm"].tolist() == [2, 3]
-    np.testing.assert_allclose(found["nm"], 0.9 * TWO + 0.1, rtol=1e-6)
+    results = oracle.run(training, {**prepared.values, "x": ONES, "t": ONES, "rm": TWO}, ["rm", "nm"])
+    assert results["rm"].tolist() == [2, 3]
+    np.testing.assert_allclose(results["nm"], 0.9 * TWO + 0.1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("opset", [22, 23, 24])
@@ -180,14 +180,14 @@ def test_new_ir_version(oracle):
 
 
 def test_functions_are_inlined(oracle):
-    given = parse("""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+    forward = parse("""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
         m (float[4,2] x) => (float loss) <float[2] w = {2.0, 3.0}> {
             a = local.twice (x, w)
             loss = ReduceSum <keepdims = 0> (a)
         }
         <domain: "local", opset_import: ["" : 17]> twice (a, b) => (c) { d = Mul (a, b)
             c = Sum (d, d) }""")
-    prepared = prepare_forward(given)
+    prepared = prepare_forward(forward)
     assert prepared.notes == ["Sum written as Add (1x)"]
     assert gradients(oracle, prepared, x=ONES) == {"w": [8, 8]}
 
@@ -196,20 +196,20 @@ def test_functions_are_inlined(oracle):
 @pytest.mark.parametrize("stated", [True, False])
 def test_matmul_of_batches_with_different_names(oracle, stated, batch, other):
     """From a stated shape of the output, ORT's builder takes the two for equal."""
-    given = parse(
+    forward = parse(
         "m (float[B,3,4] a, float[D,4,5] b) => (float loss) "
         "{ y = MatMul (a, b) loss = ReduceSum <keepdims = 0> (y) }"
     )
     if stated:
-        given = onnx.shape_inference.infer_shapes(given)
+        forward = onnx.shape_inference.infer_shapes(forward)
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((batch, 3, 4), (other, 4, 5)))
-    found = gradients(oracle, prepare_forward(given, wrt=["a", "b"]), a=a, b=b)
+    results = gradients(oracle, prepare_forward(forward, wrt=["a", "b"]), a=a, b=b)
     count = max(batch, other)
     want_a = np.broadcast_to(b.sum(2)[:, None], (count, 3, 4)).reshape(-1, batch, 3, 4).sum(0)
     want_b = np.broadcast_to(a.sum(1)[:, :, None], (count, 4, 5)).reshape(-1, other, 4, 5).sum(0)
-    np.testing.assert_allclose(found["a"], want_a, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found["b"], want_b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(results["a"], want_a, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(results["b"], want_b, rtol=1e-4, atol=1e-5)
 
 
 def test_loss_that_is_no_output_becomes_one(oracle):
@@ -246,9 +246,9 @@ DEFAULT = {
 
 @pytest.mark.parametrize(("inputs", "initializers", "body", "names"), DEFAULT.values(), ids=DEFAULT.keys())
 def test_default_names(oracle, inputs, initializers, body, names):
-    given = model(f"{body}\n loss = ReduceSum <keepdims = 0> (a)", inputs, initializers=initializers)
-    prepared = prepare_forward(given)
-    assert prepared.wrt == prepare_forward(given, wrt=[]).wrt == names
+    forward = model(f"{body}\n loss = ReduceSum <keepdims = 0> (a)", inputs, initializers=initializers)
+    prepared = prepare_forward(forward)
+    assert prepared.wrt == prepare_forward(forward, wrt=[]).wrt == names
     assert oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt)
 
 
@@ -256,8 +256,8 @@ def test_default_names(oracle, inputs, initializers, body, names):
     ("wrt", "expected"), [(["x"], ["x"]), (["x", "w"], ["x", "w"]), (["w", "x", "w"], ["w", "x"]), (["c"], ["c"])]
 )
 def test_names_that_were_given(oracle, wrt, expected):
-    given = model("c = Constant <value_floats = [5.0, 6.0]> ()\n d = Mul (x, c)\n" + sum_of("b = Add (a, d)"))
-    prepared = prepare_forward(given, wrt=wrt)
+    forward = model("c = Constant <value_floats = [5.0, 6.0]> ()\n d = Mul (x, c)\n" + sum_of("b = Add (a, d)"))
+    prepared = prepare_forward(forward, wrt=wrt)
     assert prepared.wrt == expected
     assert list(gradients(oracle, prepared, x=ONES)) == expected
     assert ("c" in prepared.values) == ("c" in expected)
@@ -282,6 +282,6 @@ def test_real_topologies(oracle, name, batch_norms):
     data[training.graph.inputs[0].name] = (
         np.random.default_rng(0).standard_normal((2, 3, 224, 224)).astype(np.float32)
     )
-    found = oracle.run(training, {**prepared.values, **data})
-    assert set(found) >= {prepared.loss, *(f"{weight}_grad" for weight in prepared.wrt)}
-    assert all(np.isfinite(value).all() for value in found.values())
+    results = oracle.run(training, {**prepared.values, **data})
+    assert set(results) >= {prepared.loss, *(f"{weight}_grad" for weight in prepared.wrt)}
+    assert all(np.isfinite(value).all() for value in results.values())

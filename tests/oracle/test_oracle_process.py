@@ -1,4 +1,4 @@
-"""The worker dies, hangs, is interrupted or abandoned: an OracleError that says so, and nothing left running."""
+"""A worker that dies, hangs, is interrupted or abandoned: an OracleError names that, and no process is left."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_the_worker_said_last(environment, tmp_path, monkeypatch):
         Worker(environment.python, tmp_path)
 
 
-# What a user's program does when it is stopped in the middle of a job.
+# The program of a user that is stopped in the middle of a job.
 PROGRAM = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
@@ -127,7 +127,7 @@ def running(pid):
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks processes up in /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_in_the_middle_of_a_job(environment, tmp_path, how):
-    """Neither Ctrl-C nor a kill of the client leaves a worker behind, nor its files."""
+    """Neither Ctrl-C nor a kill of the client leaves a worker or its files."""
     assert environment
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM],

@@ -18,16 +18,16 @@ def frozen(count=1, opset=17):
     attribute = "<training_mode = 0>" if opset >= 14 else ""
     lines = "\n".join(f"y{i + 1} = BatchNormalization {attribute} (y{i}, s, b, rm, rv)" for i in range(count))
     body = f"y0 = Relu (x)\n{lines}\nloss = ReduceSum <keepdims = 0> (y{count})"
-    given = model(body, initializers=FRESH, opset=opset)
-    for index, node in enumerate(given.graph.node[1:-1]):
+    forward = model(body, initializers=FRESH, opset=opset)
+    for index, node in enumerate(forward.graph.node[1:-1]):
         node.name = f"bn{index}"
-    return given
+    return forward
 
 
 def float64():
-    given = parse("m (double[4,2] x, double[2] w) => (double loss) { " + sum_of("b = Relu (a)") + "}")
-    assert given.graph.input[0].type.tensor_type.elem_type == TensorProto.DOUBLE
-    return given
+    forward = parse("m (double[4,2] x, double[2] w) => (double loss) { " + sum_of("b = Relu (a)") + "}")
+    assert forward.graph.input[0].type.tensor_type.elem_type == TensorProto.DOUBLE
+    return forward
 
 
 def mixed(element):
@@ -35,16 +35,16 @@ def mixed(element):
 
 
 def external():
-    given = model(sum_of("b = Relu (a)"))
-    given.graph.initializer[0].data_location = TensorProto.EXTERNAL
-    given.graph.initializer[0].external_data.add(key="location", value="w.bin")
-    return given
+    forward = model(sum_of("b = Relu (a)"))
+    forward.graph.initializer[0].data_location = TensorProto.EXTERNAL
+    forward.graph.initializer[0].external_data.add(key="location", value="w.bin")
+    return forward
 
 
 def newest_with_new_op():
-    given = model(sum_of("b = Relu (a)"), opset=24, ir=10)
-    given.graph.node.append(helper.make_node("TensorScatter", ["x", "x"], ["ts"]))
-    return given
+    forward = model(sum_of("b = Relu (a)"), opset=24, ir=10)
+    forward.graph.node.append(helper.make_node("TensorScatter", ["x", "x"], ["ts"]))
+    return forward
 
 
 TWO_LOSSES = model(
@@ -228,13 +228,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("given", "arguments", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_refused(given, arguments, message):
-    before = given.SerializeToString()
+@pytest.mark.parametrize(("forward", "arguments", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(forward, arguments, message):
+    before = forward.SerializeToString()
     with pytest.raises(ModelError, match=message) as caught:
-        prepare_forward(given, **arguments)
+        prepare_forward(forward, **arguments)
     assert "\n" not in str(caught.value)
-    assert given.SerializeToString() == before
+    assert forward.SerializeToString() == before
 
 
 def test_weights_elsewhere():
@@ -254,10 +254,10 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("given", ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_accepted(oracle, given):
-    prepared = prepare_forward(given, "loss")
-    feeds = {name: ONES for name in ("x", "z") if any(value.name == name for value in given.graph.input)}
-    if "z" in feeds and given.graph.input[1].type.tensor_type.shape.dim[0].dim_value == 1:
+@pytest.mark.parametrize("forward", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_accepted(oracle, forward):
+    prepared = prepare_forward(forward, "loss")
+    feeds = {name: ONES for name in ("x", "z") if any(value.name == name for value in forward.graph.input)}
+    if "z" in feeds and forward.graph.input[1].type.tensor_type.shape.dim[0].dim_value == 1:
         feeds["z"] = ONES[:1]
     assert all(np.isfinite(value).all() for value in gradients(oracle, prepared, **feeds).values())

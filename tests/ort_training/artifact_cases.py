@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 CALLS = 3
-"""How often a training model is called: twice into the same buffers, then after `lazy_reset_grad`."""
+"""The number of calls of a training model: two into the same buffers, then one after `lazy_reset_grad`."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments."""
     runs: bool = True
-    """Whether the Module of 1.19.2 can train it."""
+    """True if the Module of 1.19.2 can train it."""
     evaluates: bool = True
-    """Whether that can evaluate it."""
+    """True if that can evaluate it."""
 
     def model(self) -> onnx.ModelProto:
         """The forward model."""

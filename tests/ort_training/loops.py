@@ -56,8 +56,8 @@ def generate(artifacts, onnxblock, folder):
 
         def build(self, logits):
             small = self.weigh(self.mean(self.absolute(logits)), self.tenth())
-            one = self.weigh(self.error(logits), onnxblock.blocks.Constant(1.0)())
-            return self.add(one, small)
+            weighed = self.weigh(self.error(logits), onnxblock.blocks.Constant(1.0)())
+            return self.add(weighed, small)
 
     adamw = onnxblock.optim.AdamW(weight_decay=0.01, clip_grad=onnxblock.optim.ClipGradNorm(0.5))
     cross_entropy, sgd = artifacts.LossType.CrossEntropyLoss, artifacts.OptimType.SGD
@@ -183,7 +183,7 @@ def resumed_cnn(api, folder, checkpoint):
 
 
 def hidden(api, folder):
-    """Running statistics that are no parameters."""
+    """Running statistics that are not parameters."""
     run = Run(api, folder, evaluates=False)
     run.train(range(3), images)
     return run.seen
@@ -255,7 +255,9 @@ def errors(api, folder):
             call()
             kind = "none"
         except Exception as error:  # noqa: BLE001 - of any kind
-            kind = next((one.__name__ for one in KINDS if isinstance(error, one)), type(error).__name__)
+            kind = next(
+                (candidate.__name__ for candidate in KINDS if isinstance(error, candidate)), type(error).__name__
+            )
         run.see(name, kind)
     return run.seen
 

@@ -13,7 +13,7 @@ import pytest
 from bngrad.oracle import ensure
 
 SHARED = ("onnx", "google", "ml_dtypes", "typing_extensions", "flatbuffers", "packaging")
-"""What onnxruntime.training imports and the oracle's environment does not have."""
+"""Packages that onnxruntime.training imports and the oracle's environment does not have."""
 
 
 def old_python(folder):

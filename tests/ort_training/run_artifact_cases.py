@@ -38,20 +38,20 @@ def results(api, case, folder):
     state = api.CheckpointState.load_checkpoint(str(folder / f"{prefix}checkpoint"))
     evaluation = str(folder / f"{prefix}eval_model.onnx") if case.evaluates else None
     module = api.Module(str(folder / f"{prefix}training_model.onnx"), state, evaluation)
-    found = {}
+    values = {}
     for call, inputs in enumerate(case.batches()):
         module.train()
         if call != 1:
             module.lazy_reset_grad()
-        found[f"loss {call}"] = first(module(*inputs))
+        values[f"loss {call}"] = first(module(*inputs))
         for name, parameter in state.parameters:
-            found[f"{name} {call}"] = parameter.data.copy()
+            values[f"{name} {call}"] = parameter.data.copy()
             if parameter.requires_grad:
-                found[f"{name}_grad {call}"] = parameter.grad.copy()
+                values[f"{name}_grad {call}"] = parameter.grad.copy()
     if case.evaluates:
         module.eval()
-        found["evaluation"] = first(module(*inputs))
-    return found
+        values["evaluation"] = first(module(*inputs))
+    return values
 
 
 def first(outputs):

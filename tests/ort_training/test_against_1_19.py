@@ -29,8 +29,8 @@ LIMIT = 2e-5
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
-    """Folders of artifacts, and of what was trained with them: made once for all processes that test.
+def artifact_folders(tmp_path_factory):
+    """Folders of artifacts, and of what was trained with them: created once for all processes that test.
 
     ``old``: by 1.19.2. ``new``: by this package. ``new_for_old``: made by this package, and trained by 1.19.2.
     """
@@ -64,18 +64,18 @@ def make(path, base):
 
 
 @pytest.fixture
-def old(made):
-    return made / "old"
+def old(artifact_folders):
+    return artifact_folders / "old"
 
 
 @pytest.fixture
-def new(made):
-    return made / "new"
+def new(artifact_folders):
+    return artifact_folders / "new"
 
 
 @pytest.fixture
-def new_for_old(made):
-    return made / "new_for_old"
+def new_for_old(artifact_folders):
+    return artifact_folders / "new_for_old"
 
 
 def load(folder, name, stem):
@@ -94,7 +94,7 @@ def test_training_model_has_the_old_inputs_and_outputs(old, new, name):
     assert described(after.graph.output)[: len(outputs)] == outputs
     state = json.loads({entry.key: entry.value for entry in after.metadata_props}[STATE_KEY])
     assert [output.name for output in after.graph.output][len(outputs) :] == [*state.values()]
-    # Running statistics that are no parameters have defaults.
+    # Running statistics that are not parameters have defaults.
     others = [value.name for value in after.graph.input][len(inputs) :]
     assert {*others} <= state.keys() & {tensor.name for tensor in after.graph.initializer}
     assert state.keys() <= {value.name for value in after.graph.input}
@@ -144,7 +144,7 @@ def test_module_refuses_old_files_by_the_name_of_an_op(old, name):
 
 
 def _mended(name):
-    """1.19.2 evaluates with the initial values of statistics that are no parameters."""
+    """1.19.2 evaluates with the initial values of statistics that are not parameters."""
     return {"evaluation"} if name == "constant statistics" else set()
 
 
@@ -166,7 +166,7 @@ def require_equal(got, old, without=frozenset()):
 
 
 def train(case, folder):
-    """What `run_artifact_cases.train` returns, by stock ONNX Runtime."""
+    """Returns the results of `run_artifact_cases.train`, by stock ONNX Runtime."""
     prefix = case.options.get("prefix", "")
     session, evaluation = (
         onnxruntime.InferenceSession(folder / f"{prefix}{stem}_model.onnx", providers=["CPUExecutionProvider"])

@@ -140,8 +140,8 @@ def test_enums_and_modules_are_the_old_ones():
 def test_files(tmp_path, options, files):
     (tmp_path / "sub").mkdir()
     generate_artifacts(MLP, artifact_directory=tmp_path, **MSE, **options)
-    found = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
-    assert sorted(found) == sorted(files)
+    written = [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(written) == sorted(files)
 
 
 def test_models_from_a_path_and_in_the_current_folder(tmp_path, monkeypatch):
@@ -169,7 +169,7 @@ def test_training_in_ort_format_is_the_same(tmp_path):
     training, _, held = generated(tmp_path, MLP, ort_format=True, **MSE)
     data = {name: np.ones(shape, np.float32) for name, shape in MLP_DATA.items()}
     converted = session(tmp_path / "training_model.ort")
-    want, got = (call(one, held, **data) for one in (training, converted))
+    want, got = (call(model, held, **data) for model in (training, converted))
     assert all(np.array_equal(got[name], want[name]) for name in want)
     assert STATE_KEY in converted.get_modelmeta().custom_metadata_map
 

@@ -62,9 +62,9 @@ CASES = {
 def test_what_is_written_is_read(case, external, tmp_path, rng, monkeypatch):
     if external:
         monkeypatch.setattr(checkpoint_file, "_MAX_INLINE_BYTES", -1)
-    given = CASES[case](rng)
-    write_checkpoint(given, tmp_path / "checkpoint")
-    assert flat(read_checkpoint(tmp_path / "checkpoint")) == flat(given)
+    content = CASES[case](rng)
+    write_checkpoint(content, tmp_path / "checkpoint")
+    assert flat(read_checkpoint(tmp_path / "checkpoint")) == flat(content)
     assert listing(tmp_path) == ["checkpoint", *(["checkpoint.data"] if external else [])]
 
 
@@ -95,9 +95,9 @@ def test_what_cannot_be_written_leaves_the_old_file(case, tmp_path, rng):
     path = tmp_path / "checkpoint"
     write_checkpoint(checkpoint(rng), path)
     before = path.read_bytes()
-    given, message = UNWRITABLE[case]
+    unwritable, message = UNWRITABLE[case]
     with pytest.raises(OrtTrainingError) as caught:
-        write_checkpoint(given, path)
+        write_checkpoint(unwritable, path)
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
     assert path.read_bytes() == before

@@ -22,8 +22,8 @@ LIMIT = 1e-5
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory):
-    """Folders of artifacts, made once for all processes that test.
+def artifact_folders(tmp_path_factory):
+    """Folders of artifacts, created once for all processes that test.
 
     ``old``: by 1.19.2, with what it has seen in all loops. ``ours``: by this package.
     """
@@ -42,13 +42,13 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def old(made):
-    return made / "old"
+def old(artifact_folders):
+    return artifact_folders / "old"
 
 
 @pytest.fixture
-def ours(made):
-    return made / "ours"
+def ours(artifact_folders):
+    return artifact_folders / "ours"
 
 
 def copy(folder, name, tmp_path):
@@ -56,30 +56,30 @@ def copy(folder, name, tmp_path):
     return shutil.copytree(folder / loops.MODELS[name], tmp_path / name)
 
 
-def close(found, wanted):
-    assert list(found) == list(wanted)
-    for key, value in wanted.items():
+def close(actual, expected):
+    assert list(actual) == list(expected)
+    for key, value in expected.items():
         if value.dtype.kind == "f":
             scale = max(np.abs(value).max(initial=0), 1e-3)
-            np.testing.assert_allclose(found[key] / scale, value / scale, rtol=0, atol=LIMIT, err_msg=key)
-            assert found[key].shape == value.shape
+            np.testing.assert_allclose(actual[key] / scale, value / scale, rtol=0, atol=LIMIT, err_msg=key)
+            assert actual[key].shape == value.shape
         else:
-            assert found[key].tolist() == value.tolist(), key
+            assert actual[key].tolist() == value.tolist(), key
 
 
 @pytest.mark.parametrize("name", loops.LOOPS)
 def test_loop(name, old, tmp_path):
-    found = loops.LOOPS[name](api, copy(old, name, tmp_path))
-    close(found, np.load(old / f"{name}.npz"))
+    actual = loops.LOOPS[name](api, copy(old, name, tmp_path))
+    close(actual, np.load(old / f"{name}.npz"))
 
 
 @pytest.mark.parametrize("name", loops.LOOPS)
 def test_loop_on_our_artifacts(name, old, ours, tmp_path):
-    found = loops.LOOPS[name](api, copy(ours, name, tmp_path))
-    wanted = dict(np.load(old / f"{name}.npz"))
-    if "names" in wanted:  # that of the loss has a number that counts in a process
-        wanted["names"] = np.array([*wanted["names"][:2], found["names"][2]])
-    close(found, wanted)
+    actual = loops.LOOPS[name](api, copy(ours, name, tmp_path))
+    expected = dict(np.load(old / f"{name}.npz"))
+    if "names" in expected:  # that of the loss has a number that counts in a process
+        expected["names"] = np.array([*expected["names"][:2], actual["names"][2]])
+    close(actual, expected)
 
 
 @pytest.mark.parametrize("name", loops.RESUMED)
@@ -125,14 +125,14 @@ def test_checkpoints_in_the_middle_are_alike(name, old, tmp_path):
     after = read_checkpoint(folder / "middle")
     assert (list(after.trainable), list(after.frozen)) == (list(before.trainable), list(before.frozen))
     assert after.properties == before.properties
-    (was,), (found,) = before.groups.values(), after.groups.values()
-    assert (found.step, found.initial_learning_rate) == (was.step, was.initial_learning_rate)
-    assert {name: list(arrays) for name, arrays in found.momentums.items()} == {
+    (was,), (resumed,) = before.groups.values(), after.groups.values()
+    assert (resumed.step, resumed.initial_learning_rate) == (was.step, was.initial_learning_rate)
+    assert {name: list(arrays) for name, arrays in resumed.momentums.items()} == {
         name: list(arrays) for name, arrays in was.momentums.items()
     }
     for parameter, arrays in was.momentums.items():
         for moment, array in arrays.items():
-            close({"m": found.momentums[parameter][moment]}, {"m": array})
+            close({"m": resumed.momentums[parameter][moment]}, {"m": array})
 
 
 def module_state(path):
@@ -148,9 +148,9 @@ def test_nominal_checkpoints_are_alike(name, old, ours, tmp_path):
     """Of `generate_artifacts`, and of a nominal state that was saved, where the old package writes values."""
     folder = copy(ours, "mlp", tmp_path)
     loops.errors(api, folder)
-    found = module_state(folder / name)
-    assert found == module_state(old / "mlp" / name)
-    assert {tuple(tensor["dims"]) for tensor in found["requires_grad_params"]} == {()}
+    state = module_state(folder / name)
+    assert state == module_state(old / "mlp" / name)
+    assert {tuple(tensor["dims"]) for tensor in state["requires_grad_params"]} == {()}
     assert read_checkpoint(old / "mlp" / name).nominal
 
 

@@ -127,9 +127,9 @@ def test_labels_may_be_computed():
 
     model = base_model()
     model.graph.input.append(onnx.helper.make_tensor_value_info("keys", onnx.TensorProto.INT64, [2]))
-    made = built(build, "y", model=model)
-    assert [value.name for value in made.graph.input] == ["x", "keys"]
-    (got,) = run(made, x=X, keys=np.array([7, 9]))
+    model_with_loss = built(build, "y", model=model)
+    assert [value.name for value in model_with_loss.graph.input] == ["x", "keys"]
+    (got,) = run(model_with_loss, x=X, keys=np.array([7, 9]))
     np.testing.assert_allclose(got, NEGATIVE_LOG.mean(), rtol=1e-5)
 
 
@@ -382,8 +382,8 @@ def test_optimizer_model(block, inputs, attributes):
     (result,) = model.graph.output
     assert (result.name, result.type.tensor_type.elem_type) == (output, onnx.TensorProto.BOOL)
     update = model.graph.node[-1]
-    found = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in update.attribute}
-    assert found == pytest.approx(attributes)
+    actual = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in update.attribute}
+    assert actual == pytest.approx(attributes)
     clips = [node for node in model.graph.node[:-1] if node.op_type == "InplaceClipGradNorm"]
     gradients = clips[0].output[0] if clips else "gradients"
     if update.op_type == "SGDOptimizerV2":

@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def steps(folder: Path, *, candidate: bool) -> Mapping[str, Callable[[], str]]:
-    """The steps in their order: each returns what is wrong, and uses what the steps before it made."""
+    """The steps in their order: each returns its fault, and uses the results of the steps before it."""
     metadata = project()
     version, urls = metadata["version"], metadata["urls"]
     clone, dist = folder / "clone", folder / "dist"

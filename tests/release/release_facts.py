@@ -1,6 +1,6 @@
-"""What a release says of itself in several places, and whether they agree.
+"""Checks that the facts of a release, which several files state, agree.
 
-Each check returns what is wrong, as one line; an empty string if nothing is.
+Each check returns the fault as one line; an empty string if there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def version_problem(version: str) -> str:
     try:
         parsed = Version(version)
     except InvalidVersion:
-        return f"pyproject.toml: {version!r} is no version; expected one like 1.2.3 or 1.2.3rc1"
+        return f"pyproject.toml: {version!r} is not a version; expected one like 1.2.3 or 1.2.3rc1"
     if str(parsed) != version or len(parsed.release) != 3 or parsed.is_devrelease or parsed.local:
         return f"pyproject.toml: version {version}; expected one like 1.2.3 or 1.2.3rc1"
     return ""
@@ -53,13 +53,13 @@ def changelog_problem(changelog: str, version: str, *, candidate: bool) -> str:
 def citation_problem(citation: str, version: str, urls: Mapping[str, str], license_name: str) -> str:
     """Checks that CITATION.cff has the version, the license and the addresses of pyproject.toml."""
     got = yaml.safe_load(citation)
-    wanted = {
+    expected = {
         "version": version,
         "license": license_name,
         "repository-code": urls["Homepage"],
         "url": urls["Documentation"],
     }
-    for key, value in wanted.items():
+    for key, value in expected.items():
         if str(got.get(key)) != value:
             return f"CITATION.cff: {key} is {got.get(key)!r}; expected {value!r}, as in pyproject.toml"
     return ""

@@ -1,4 +1,4 @@
-"""What the tests of the JavaScript examples need: Node, npm packages, Chromium, the examples served over HTTP."""
+"""Fixtures for the JavaScript examples: Node, npm packages, Chromium, the examples served over HTTP."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def chromium():
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """The files that `prepare.py` writes."""
-    made = tmp_path_factory.mktemp("digits")
-    prepare(made, "flat")
-    return made
+    path = tmp_path_factory.mktemp("digits")
+    prepare(path, "flat")
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -92,10 +92,10 @@ def assert_steps_of_python(training):
         for index, loss in enumerate(losses):
             expected, new = training.step(training.info.unflatten(vectors[index]), index, rate)
             assert loss == pytest.approx(expected, abs=1e-5)
-            made = training.info.unflatten(vectors[index + 1])
-            assert made["step"] == new["step"]
-            errors.append({name: relative_error(made[name], array) for name, array in new.items()})
-        largest = [max(one.values()) for one in errors]
+            actual = training.info.unflatten(vectors[index + 1])
+            assert actual["step"] == new["step"]
+            errors.append({name: relative_error(actual[name], array) for name, array in new.items()})
+        largest = [max(differences.values()) for differences in errors]
         assert max(largest) < 0.1, errors
         assert np.quantile(largest, 0.75) < 1e-5, largest
 

@@ -17,8 +17,8 @@ STEPS = 20
 @pytest.fixture(scope="module")
 def used(node, chromium, url, tmp_path_factory):
     """The folder with what the page made, and what it showed."""
-    made = tmp_path_factory.mktemp("page")
-    return made, json.loads(node("page.mjs", url, chromium, STEPS, made))
+    folder = tmp_path_factory.mktemp("page")
+    return folder, json.loads(node("page.mjs", url, chromium, STEPS, folder))
 
 
 def test_no_error_is_shown(used):
@@ -26,9 +26,9 @@ def test_no_error_is_shown(used):
 
 
 def test_each_step_is_that_of_python(used, assert_steps_of_python):
-    made, seen = used
+    folder, seen = used
     assert len(seen["losses"]) == STEPS
-    assert_steps_of_python(made / "states", seen["losses"], seen["rate"])
+    assert_steps_of_python(folder / "states", seen["losses"], seen["rate"])
 
 
 def test_the_curve_is_drawn(used):
@@ -56,13 +56,13 @@ def test_it_learns(used):
 
 
 def test_downloads(used, training):
-    made, seen = used
-    model = onnx.load(made / "digits.onnx")
+    folder, seen = used
+    model = onnx.load(folder / "digits.onnx")
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.input] == ["images"]
     accuracies = [
         training.accuracy(model.SerializeToString()),
-        training.check_written(made / "digits.safetensors", len(training.digits["batches"])),
+        training.check_written(folder / "digits.safetensors", len(training.digits["batches"])),
     ]
     assert [round(100 * accuracy, 1) for accuracy in accuracies] == [percent(seen["accuracy"])] * 2
 
@@ -76,11 +76,11 @@ def test_recognizes_drawings(used):
 
 def test_screenshot(used, request):
     """With --update-golden it becomes that of the documentation."""
-    made, _ = used
-    data = (made / "screenshot.png").read_bytes()
+    folder, _ = used
+    data = (folder / "screenshot.png").read_bytes()
     assert 10_000 < len(data) < 200_000
     if request.config.getoption("--update-golden"):
-        shutil.copy(made / "screenshot.png", EXAMPLES / "browser")
+        shutil.copy(folder / "screenshot.png", EXAMPLES / "browser")
 
 
 @pytest.mark.parametrize(

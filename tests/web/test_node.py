@@ -149,7 +149,7 @@ ACCEPTED = {
 
 @pytest.fixture(scope="module")
 def called(node, folder):
-    """What became of each call."""
+    """The outcome of each call."""
     calls = [call for call, _ in (*REFUSED.values(), *ACCEPTED.values())]
     printed = node("node_calls.mjs", folder, *calls).splitlines()
     return dict(zip(calls, map(json.loads, printed), strict=True))

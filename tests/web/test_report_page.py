@@ -52,16 +52,16 @@ MANY = 30_000
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The reports: a network with a planted fault, hostile names among many rows, an inspection, times."""
-    made = tmp_path_factory.mktemp("reports")
+    path = tmp_path_factory.mktemp("reports")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(made)
+        patch.chdir(path)
         patch.setattr(environment.platform, "platform", environment.platform.system)  # no kernel in a screenshot
         onnx.save(digits_resnet20.build(), "digits_resnet20.onnx")
-        validation.write_html(_failed(), made / "validate.html")
-        validation.write_html(_hostile(), made / "hostile.html")
-        _inspected(made / "inspect.html")
-        _timed(made / "bench.html")
-    return made
+        validation.write_html(_failed(), path / "validate.html")
+        validation.write_html(_hostile(), path / "hostile.html")
+        _inspected(path / "inspect.html")
+        _timed(path / "bench.html")
+    return path
 
 
 def _failed():
@@ -82,8 +82,8 @@ def _hostile():
     check.undecided = dict.fromkeys(HOSTILE, HOSTILE[0])
     skipped = Check(HOSTILE[0], "relative", 1.0, skipped=HOSTILE[1])
     inputs = {name: [1] for name in HOSTILE}
-    made = Report(HOSTILE[0], dict.fromkeys(HOSTILE, 1), "ort", HOSTILE, 0, inputs, [check, skipped])
-    return replace(made, notes=HOSTILE, warnings=HOSTILE)
+    hostile = Report(HOSTILE[0], dict.fromkeys(HOSTILE, 1), "ort", HOSTILE, 0, inputs, [check, skipped])
+    return replace(hostile, notes=HOSTILE, warnings=HOSTILE)
 
 
 def _inspected(path):
@@ -143,7 +143,7 @@ def test_light_and_dark(seen):
     colors = {page["colorScheme"]: set() for page in seen["pages"]}
     for page in seen["pages"]:
         colors[page["colorScheme"]].add(page["background"])
-    assert [len(found) for found in colors.values()] == [1, 1]
+    assert [len(backgrounds) for backgrounds in colors.values()] == [1, 1]
     (light,), (dark,) = colors["light"], colors["dark"]
     assert light != dark
     assert seen["theme"] == [["Dark", light], ["Light", dark], ["Light", dark]]  # a choice is remembered

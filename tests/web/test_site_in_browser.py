@@ -33,5 +33,5 @@ def test_pages_fit(seen):
 
 
 def test_the_search_finds(seen):
-    for found in seen["found"]:
-        assert any(path.endswith("/reference/commands.html") for path in found)
+    for paths in seen["found"]:
+        assert any(path.endswith("/reference/commands.html") for path in paths)

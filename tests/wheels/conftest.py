@@ -23,7 +23,7 @@ STRIP = {"ELF": ["-s"], "MACHO": ["-s", "-Wl,-x"], "PE": ["-s"]}
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
-    """Returns a function: the library of a platform, from the source of small_wheel.py and what is added to it."""
+    """Returns a function: the library of a platform, from the source of small_wheel.py and additions to it."""
     folder = tmp_path_factory.mktemp("libraries")
 
     @cache

@@ -27,7 +27,7 @@ def source(target: Target, extra: str = "") -> str:
 
 
 def files(target: Target, library: bytes) -> dict[str, bytes]:
-    """What is in the wheel, except RECORD."""
+    """The files of the wheel, except RECORD."""
     tags = "".join(f"Tag: py3-none-{tag}\n" for tag in target.tag.split("."))
     metadata = (
         "Metadata-Version: 2.4\nName: bngrad\nVersion: 0.1.0\nLicense-Expression: Apache-2.0\n"

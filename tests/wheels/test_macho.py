@@ -21,12 +21,12 @@ TRIE = bytes.fromhex(
 def exports(trie, node=0, name=""):
     """The names of a trie whose numbers all take one byte."""
     position = node + 2 + trie[node]
-    found = {name} if trie[node] else set()
+    names = {name} if trie[node] else set()
     for _ in range(trie[position - 1]):
         end = trie.index(0, position)
-        found |= exports(trie, trie[end + 1], name + trie[position:end].decode())
+        names |= exports(trie, trie[end + 1], name + trie[position:end].decode())
         position = end + 2
-    return found
+    return names
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,10 @@ def test_two_states_of_one_share_it(state):
 def test_a_nominal_file_has_scalars_without_values(tmp_path):
     path = tmp_path / "nominal"
     write_checkpoint(Checkpoint({"w": np.ones((3, 2), "f")}, {"m": np.ones(2)}, nominal=True), path)
-    found = read_checkpoint(path)
-    assert (found.nominal, found.trainable["w"].size, found.frozen["m"].dtype) == (True, 0, np.float64)
+    checkpoint = read_checkpoint(path)
+    assert (checkpoint.nominal, checkpoint.trainable["w"].size, checkpoint.frozen["m"].dtype) == (
+        True,
+        0,
+        np.float64,
+    )
     assert path.stat().st_size < 300
