@@ -1,9 +1,10 @@
 """Trains ResNet-20 on scikit-learn's handwritten digits with SGD and momentum, on stock ONNX Runtime.
 
-``python models/train_digits.py -o build/digits`` makes the training step of the network, trains it, and writes the
-losses to ``bngrad.json``, their plot to ``losses.svg`` and the trained network to ``digits.onnx``. It prints the
-accuracy of that network on the test images. ``--backend ort`` uses the training graph of ONNX Runtime's gradient
-builder on its training build, and ``--backend torch`` PyTorch, both with the same initial weights and batches.
+``python models/train_digits.py -o build/digits`` builds the training step of the network, trains it, and writes
+the losses to ``bngrad.json``, their plot to ``losses.svg`` and the trained network to ``digits.onnx``. It prints
+the accuracy of that network on the test images. ``--backend ort`` uses the training graph of ONNX Runtime's
+gradient builder on its training build, and ``--backend torch`` PyTorch, both with the same initial weights and
+batches.
 """
 
 from __future__ import annotations
@@ -158,18 +159,18 @@ def ort_step() -> Iterator[Step]:
     from bngrad.oracle import Oracle  # noqa: PLC0415
     from bngrad.training.differentiate import differentiate  # noqa: PLC0415
 
-    made = differentiate(ir.load(MODEL), builder="ort", target="ort")
-    with Oracle() as oracle, oracle.load(ir.to_proto(made.model)) as session:
-        names = [made.loss, *made.gradients.values(), *made.running_statistics.values()]
+    graph = differentiate(ir.load(MODEL), builder="ort", target="ort")
+    with Oracle() as oracle, oracle.load(ir.to_proto(graph.model)) as session:
+        names = [graph.loss, *graph.gradients.values(), *graph.running_statistics.values()]
 
         def step(
             state: dict[str, Array], images: Array, labels: Array
         ) -> tuple[float, dict[str, Array], dict[str, Array]]:
             values = session.run({**state, "images": images, "labels": labels}, names)
             return (
-                float(values[made.loss]),
-                {name: values[output] for name, output in made.gradients.items()},
-                {name: values[output] for name, output in made.running_statistics.items()},
+                float(values[graph.loss]),
+                {name: values[output] for name, output in graph.gradients.items()},
+                {name: values[output] for name, output in graph.running_statistics.items()},
             )
 
         yield step
@@ -190,10 +191,10 @@ def torch_step() -> Iterator[Step]:
         values = {name: torch.from_numpy(array) for name, array in state.items()}
         weights = {name: value.requires_grad_() for name, value in values.items() if "running" not in name}
         values |= {"images": torch.from_numpy(images), "labels": torch.from_numpy(labels)}
-        made = forward(graph, values)
-        made["loss"].backward()
-        statistics = {name: made[f"{name}_new"].numpy() for name in state if "running" in name}
-        return made["loss"].item(), {name: value.grad.numpy() for name, value in weights.items()}, statistics
+        results = forward(graph, values)
+        results["loss"].backward()
+        statistics = {name: results[f"{name}_new"].numpy() for name in state if "running" in name}
+        return results["loss"].item(), {name: value.grad.numpy() for name, value in weights.items()}, statistics
 
     yield step
 

@@ -24,7 +24,7 @@ import bngrad
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from models import digits_resnet20  # noqa: E402 - models/ is no part of the package
+from models import digits_resnet20  # noqa: E402 - models/ is not part of the package
 
 if TYPE_CHECKING:
     from bngrad.training.step_info import Layout

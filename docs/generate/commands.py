@@ -35,7 +35,9 @@ def page() -> str:
     """Returns the page."""
     context = click.Context(cli, info_name="bngrad", **cli.context_settings)
     parts = ["<!-- Written by docs/generate/commands.py; edit the texts in bngrad/cli. -->", "# Commands"]
-    parts.append(_table(["command", ""], ([_link(name), short_help(one)] for name, one in cli.commands.items())))
+    parts.append(
+        _table(["command", ""], ([_link(name), short_help(command)] for name, command in cli.commands.items()))
+    )
     parts += map(_wrap, (_PROGRAM, _MESSAGES))
     for title, rows in cli.sections.items():
         first = "code" if "code" in title else "variable"

@@ -39,8 +39,8 @@ def _functions(module: Module) -> Iterator[Function]:
 def _take_fields(function: Function, options: Class) -> None:
     del function.parameters["options"]
     fields = {}
-    for one in (*reversed(options.mro()), options):
-        fields |= {name: field for name, field in one.attributes.items() if "property" not in field.labels}
+    for ancestor in (*reversed(options.mro()), options):
+        fields |= {name: field for name, field in ancestor.attributes.items() if "property" not in field.labels}
     for name, field in fields.items():
         if name not in function.parameters:
             value = field.value

@@ -56,8 +56,8 @@ _CONSTANTS = {StepInfo: {"version": {"const": VERSION, "description": "The versi
 """Further properties, by their schemas."""
 
 _IMPORTED_FOR_TYPES = {
-    one.__name__: one
-    for one in (Candidate, DataInput, Environment, FlatState, Identity, MeasurementDocument, StepInfo)
+    record.__name__: record
+    for record in (Candidate, DataInput, Environment, FlatState, Identity, MeasurementDocument, StepInfo)
 } | {
     "Condition": list[Any],
     "Layout": Layout,
@@ -65,7 +65,7 @@ _IMPORTED_FOR_TYPES = {
     "Sequence": Sequence,
     "TensorStatistics": TensorStatistics,
 }
-"""What modules import for type checkers alone."""
+"""Types that modules import for type checkers only."""
 
 _SCALARS = {str: "string", int: "integer", bool: "boolean", types.NoneType: "null"}
 
@@ -87,9 +87,9 @@ $ bngrad validate model.onnx --against numeric --dim N=2 --json > report.json
 
 - Each document has a JSON Schema (draft 2020-12), which the tests check real documents against. The schemas allow
   no other properties.
-- All properties are present unless a table says otherwise; a value that is unknown or does not apply is `null`.
+- All properties are present unless a table states otherwise; a value that is unknown or does not apply is `null`.
 - `inspect` of several models prints a list: the document of each, with its path as a further property `model`. A
-  model that cannot be read has `model` and `error` alone, and the exit code is 2.
+  model that cannot be read has only `model` and `error`, and the exit code is 2.
 - Infinities and NaN, which JSON does not have, are the strings `"inf"`, `"-inf"` and `"nan"`.
 - Paths are those of the command line, names those of the model. Texts in `notes`, `warnings`, `reason`, `problem`
   and `hazards` are for people; their wording may change.
@@ -122,7 +122,7 @@ def _object(record: type, definitions: dict[str, Any]) -> dict[str, Any]:
     omitted = _OMITTED.get(record, ())
     for name, hint in get_type_hints(record, localns=_IMPORTED_FOR_TYPES).items():
         if name in omitted:
-            (hint,) = (one for one in get_args(hint) if one is not types.NoneType)  # noqa: PLW2901
+            (hint,) = (argument for argument in get_args(hint) if argument is not types.NoneType)  # noqa: PLW2901
         missing = "absent" if name in omitted else "null"
         text = re.sub(r"\bNone\b", missing, texts[name])
         properties[name] = {"description": text, **_type(hint, definitions)}
@@ -156,7 +156,7 @@ def _type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:  # noqa: AN
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_type(one, definitions) for one in arguments]}
+        return {"anyOf": [_type(argument, definitions) for argument in arguments]}
     if origin in (list, tuple, Sequence):
         return {"type": "array", "items": _type(arguments[0], definitions)}
     if origin in (dict, Mapping):
@@ -171,7 +171,7 @@ def _type(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:  # noqa: AN
 
 def _docstrings(record: type) -> dict[str, str]:
     """The docstring of each field of a record."""
-    parents = [one for one in record.__bases__ if one.__module__.startswith("bngrad")]
+    parents = [parent for parent in record.__bases__ if parent.__module__.startswith("bngrad")]
     texts = {name: text for parent in parents for name, text in _docstrings(parent).items()}
     (body,) = (node.body for node in ast.parse(inspect.getsource(record)).body)
     for node, text in zip(body, [*body[1:], None], strict=True):
@@ -188,21 +188,21 @@ def _markdown(text: object) -> str:
 
 def files() -> dict[Path, str]:
     """Returns the text of each file."""
-    found = {}
+    texts = {}
     sections = [_INTRODUCTION]
     for name, document in DOCUMENTS.items():
-        made = schema(document)
+        root = schema(document)
         path = FOLDER / f"{name.replace(' ', '-')}.schema.json"
-        title = {"$schema": made.pop("$schema"), "title": f"bngrad {name} --json"}
-        found[path] = json.dumps(title | made, indent=2) + "\n"
-        several = (_type_text(one) for one in made.get("anyOf", ()))
-        shown = _table(made) if "properties" in made else "; for several models, ".join(several) + "."
+        title = {"$schema": root.pop("$schema"), "title": f"bngrad {name} --json"}
+        texts[path] = json.dumps(title | root, indent=2) + "\n"
+        several = (_type_text(choice) for choice in root.get("anyOf", ()))
+        shown = _table(root) if "properties" in root else "; for several models, ".join(several) + "."
         sections.append(f"## bngrad {name}\n\nSchema: [{path.name}]({FOLDER.name}/{path.name})\n\n{shown}")
-        for part, content in made.get("$defs", {}).items():
+        for part, content in root.get("$defs", {}).items():
             if part != "number":
                 sections.append(f"{_sentence(part, content)}\n\n{_table(content)}")
-    found[PAGE] = "\n\n".join(sections) + "\n"
-    return found
+    texts[PAGE] = "\n\n".join(sections) + "\n"
+    return texts
 
 
 def _sentence(name: str, content: dict[str, Any]) -> str:
@@ -211,38 +211,38 @@ def _sentence(name: str, content: dict[str, Any]) -> str:
 
 def _table(content: dict[str, Any]) -> str:
     lines = ["| property | type |  |", "| --- | --- | --- |"]
-    for name, one in content["properties"].items():
-        text = " ".join(one["description"].split()).replace("|", "\\|")
+    for name, property_schema in content["properties"].items():
+        text = " ".join(property_schema["description"].split()).replace("|", "\\|")
         optional = "" if name in content["required"] else " May be absent."
-        lines.append(f"| `{name}` | {_type_text(one)} | {text}{optional} |")
+        lines.append(f"| `{name}` | {_type_text(property_schema)} | {text}{optional} |")
     return "\n".join(lines)
 
 
-def _type_text(one: dict[str, Any]) -> str:  # noqa: PLR0911
+def _type_text(content: dict[str, Any]) -> str:  # noqa: PLR0911
     """The type of a property, in words."""
-    if "$ref" in one:
-        name = one["$ref"].rpartition("/")[2]
+    if "$ref" in content:
+        name = content["$ref"].rpartition("/")[2]
         return name if name == "number" else f"`{name}`"
-    if "enum" in one:
-        return ", ".join(f"`{json.dumps(value)}`" for value in one["enum"])
-    if "const" in one:
-        return f"`{json.dumps(one['const'])}`"
-    if "anyOf" in one:
-        return " or ".join(_type_text(each) for each in one["anyOf"])
-    if one.get("type") == "array":
-        return f"array of {_plural(one['items'])}"
-    if one.get("type") == "object":
-        return f"object of {_plural(one['additionalProperties'])} by name"
-    return str(one.get("type", "any"))
+    if "enum" in content:
+        return ", ".join(f"`{json.dumps(value)}`" for value in content["enum"])
+    if "const" in content:
+        return f"`{json.dumps(content['const'])}`"
+    if "anyOf" in content:
+        return " or ".join(_type_text(choice) for choice in content["anyOf"])
+    if content.get("type") == "array":
+        return f"array of {_plural(content['items'])}"
+    if content.get("type") == "object":
+        return f"object of {_plural(content['additionalProperties'])} by name"
+    return str(content.get("type", "any"))
 
 
-def _plural(one: dict[str, Any]) -> str:
-    text = _type_text(one)
-    if "anyOf" in one:
+def _plural(content: dict[str, Any]) -> str:
+    text = _type_text(content)
+    if "anyOf" in content:
         return f"({text})"
-    if one.get("type") == "array":
+    if content.get("type") == "array":
         return f"arrays{text.removeprefix('array')}"
-    return text if text.startswith("`") or not one else f"{text}s"
+    return text if text.startswith("`") or not content else f"{text}s"
 
 
 if __name__ == "__main__":

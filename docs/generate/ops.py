@@ -56,9 +56,12 @@ def quantities(name: str) -> list[list[str]]:
 
 def types() -> list[list[str]]:
     """Returns a row for each type variable of the ops."""
-    constraints = {one.type_param_str: one for name in FUNCTIONS for one in schema(name).type_constraints}
+    constraints = {
+        constraint.type_param_str: constraint for name in FUNCTIONS for constraint in schema(name).type_constraints
+    }
     return [
-        [name, ", ".join(map(_plain, one.allowed_type_strs)), one.description] for name, one in constraints.items()
+        [name, ", ".join(map(_plain, constraint.allowed_type_strs)), constraint.description]
+        for name, constraint in constraints.items()
     ]
 
 

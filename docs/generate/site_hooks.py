@@ -1,4 +1,4 @@
-"""What MkDocs does to the pages: they are written for the code host, where they are read as they are.
+"""Changes that MkDocs makes to the pages: they are written for the code host, where they are read as they are.
 
 - The navigation is the list of docs/index.md.
 - Links out of docs/ go to the code host.
@@ -43,7 +43,9 @@ def navigation(index: str) -> list[dict[str, Any]]:
             nav.append({heading[1]: section})
         elif (entry := _ENTRY.match(line)) and not entry[3].startswith("../"):
             _add(section, indented=bool(entry[1]), title=entry[2], page=entry[3])
-    return [{title: _page_or_section(title, content)} for one in nav for title, content in one.items() if content]
+    return [
+        {title: _page_or_section(title, content)} for part in nav for title, content in part.items() if content
+    ]
 
 
 def _page_or_section(title: str, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:

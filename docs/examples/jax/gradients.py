@@ -85,12 +85,12 @@ def main() -> None:
     images, labels = digits.images[..., None].astype(np.float32) / 16, digits.target.astype(np.int32)
     leaves = jax.tree_util.tree_leaves_with_path(state)
     values = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     losses, losses_in_jax = [], []
     for number in range(args.steps):
         rows = np.arange(number * BATCH, number * BATCH + BATCH) % len(images)
         batch = {"images": images[rows], "labels": labels[rows]}
-        feeds = {each.name: (values | batch)[each.name] for each in session.get_inputs()}
+        feeds = {value.name: (values | batch)[value.name] for value in session.get_inputs()}
         results = dict(zip(names, session.run(names, feeds), strict=True))
         losses.append(float(results.pop("loss")))
         values = {name.removeprefix("new."): value for name, value in results.items()}

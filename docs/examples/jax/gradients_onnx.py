@@ -33,7 +33,7 @@ def export(function: Callable[..., Any], *arguments: Any) -> onnx.ModelProto:  #
         arguments: For each argument of the function a dict of arrays or `jax.ShapeDtypeStruct`.
     """
     jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    leaves = [leaf for each in arguments for leaf in jax.tree_util.tree_leaves_with_path(each)]
+    leaves = [leaf for argument in arguments for leaf in jax.tree_util.tree_leaves_with_path(argument)]
     return to_onnx(
         lambda *arrays: _evaluate(jaxpr.jaxpr, jaxpr.consts, arrays),
         [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for _, leaf in leaves],
@@ -73,7 +73,7 @@ def _evaluate(jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) ->
 
 
 def _is_transposed(left: Any, right: Any, *, dimension_numbers: Any, **_: Any) -> bool:  # noqa: ANN401
-    """Whether it is a product of matrices of which the first is transposed, which jax2onnx would ignore."""
+    """Returns whether a product of matrices has its first one transposed, which jax2onnx would ignore."""
     return left.ndim == right.ndim == 2 and dimension_numbers[0][0] == (0,)
 
 

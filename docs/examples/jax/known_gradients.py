@@ -3,7 +3,7 @@
 jax2onnx exports what a function computes. It records `jax.lax.stop_gradient` in the name of a value, which
 `bngrad` reads, and drops `jax.custom_vjp` and `jax.custom_jvp` without a trace. It writes
 `jax.lax.reduce_precision` as ops that round, with gradient 0, where JAX's is the cotangent in that precision.
-`to_onnx` refuses those, and says in the model that there are none.
+`to_onnx` refuses those, and records in the model that there are none.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _require_known(equation: Any) -> None:  # noqa: ANN401
 
 
 def _reduces(equation: Any) -> bool:  # noqa: ANN401
-    """Whether a reduce_precision has fewer bits than its type; else it is the identity, in the file too."""
+    """Returns whether a reduce_precision has fewer bits than its type; else it is the identity, as in the file."""
     whole, kept = jnp.finfo(equation.invars[0].aval.dtype), equation.params
     return bool(kept["exponent_bits"] < whole.nexp or kept["mantissa_bits"] < whole.nmant)
 
@@ -88,7 +88,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:  # noqa: ANN401
     for equation in jaxpr.eqns:
         yield equation
         for parameter in equation.params.values():
-            for each in parameter if isinstance(parameter, tuple | list) else (parameter,):
-                inner = getattr(each, "jaxpr", each)
+            for part in parameter if isinstance(parameter, tuple | list) else (parameter,):
+                inner = getattr(part, "jaxpr", part)
                 if hasattr(inner, "eqns"):
                     yield from _equations(inner)

@@ -1,8 +1,8 @@
 """Exports a flax.nnx model with jax2onnx for training, and loads the trained state back.
 
 jax2onnx writes the parameters of a model as constants without names, and convolution kernels in another layout.
-`export` makes them arguments of the exported function. Each becomes an input of the graph with its value as the
-default, its shape in flax, and its path in the model as its name, such as ``conv1.kernel``.
+`export` turns them into arguments of the exported function. Each becomes an input of the graph with its value as
+the default, its shape in flax, and its path in the model as its name, such as ``conv1.kernel``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def export(
     Args:
         model: The model. It is not modified.
         outputs: The names of the outputs.
-        call: What to export, a function of the model and the inputs; by default the model's own call.
+        call: The exported function of the model and the inputs; by default the model's own call.
         inputs: The shape and type of each input, in the order of the arguments.
 
     Raises:
@@ -49,7 +49,7 @@ def export(
             be updated.
     """
     modules = dict(nnx.iter_graph(model))
-    batch_norms = {_name(path): each for path, each in modules.items() if isinstance(each, nnx.BatchNorm)}
+    batch_norms = {_name(path): module for path, module in modules.items() if isinstance(module, nnx.BatchNorm)}
     values = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
     _require_supported(batch_norms, [n for n, v in variables(model).items() if isinstance(v, nnx.BatchStat)])
 
@@ -64,8 +64,10 @@ def export(
         function, [*inputs.values(), *shapes], input_names=[*inputs, *values], output_names=list(outputs)
     )
     graph = result.graph
-    # What is left in initializers are constants, which must not be trained.
-    nodes = [helper.make_node("Constant", [], [each.name], each.name, value=each) for each in graph.initializer]
+    # The remaining initializers are constants, which must not be trained.
+    nodes = [
+        helper.make_node("Constant", [], [tensor.name], tensor.name, value=tensor) for tensor in graph.initializer
+    ]
     nodes += graph.node
     calls: Counter[str] = Counter()
     for node in nodes:
@@ -110,4 +112,4 @@ def _set_mode(node: onnx.NodeProto, batch_norms: Mapping[str, nnx.BatchNorm], ca
     calls[module] += 1
     if not batch_norms[module].use_running_average:
         node.attribute.append(helper.make_attribute("training_mode", 1))
-        node.output.extend(f"{node.name}.{each}_new" for each in ("mean", "var"))
+        node.output.extend(f"{node.name}.{statistic}_new" for statistic in ("mean", "var"))

@@ -81,7 +81,7 @@ def main() -> None:
     digits = load_digits()
     images, labels = digits.images[..., None].astype(np.float32) / 16, digits.target
     rows = [np.arange(step * BATCH, step * BATCH + BATCH) % 1437 for step in range(args.steps)]
-    batches = [(images[each], labels[each]) for each in rows]  # the last 360 images are for the test
+    batches = [(images[indices], labels[indices]) for indices in rows]  # the last 360 images are for the test
     net = Net(0.0 if args.json else 0.1, nnx.Rngs(0))
     reference = nnx.clone(net)
     losses, trainer = train(net, batches)

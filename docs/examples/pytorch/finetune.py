@@ -6,7 +6,7 @@
 
 The network learns scikit-learn's digits 0 to 4 in PyTorch. It then gets a new classifier and a frozen stem, and
 learns the digits 5 to 9 from a fifth of their images, with a higher learning rate for the classifier and a cosine
-schedule: in PyTorch alone, in ONNX Runtime alone, and a third in PyTorch, a third in ONNX Runtime and the last
+schedule: only in PyTorch, only in ONNX Runtime, and a third in PyTorch, a third in ONNX Runtime and the last
 third in PyTorch again. All begin with the same weights and see the same batches; so does PyTorch in float64, which
 shows what rounding does. It prints the accuracies of all seeds and the curves of the first one as Markdown.
 """
@@ -71,10 +71,10 @@ def batches(data: Data, seed: int) -> list[Data]:
 
 def parameter_groups(net: ResNet, rate: float) -> list[dict[str, object]]:
     """Returns the groups: no weight decay for batch norms, and a higher learning rate for the classifier."""
-    backbone = [one for name, one in net.named_parameters() if one.requires_grad and not name.startswith("fc.")]
+    backbone = [p for name, p in net.named_parameters() if p.requires_grad and not name.startswith("fc.")]
     return [
-        {"params": [one for one in backbone if one.ndim > 1], "weight_decay": 1e-2, "initial_lr": rate},
-        {"params": [one for one in backbone if one.ndim == 1], "weight_decay": 0.0, "initial_lr": rate},
+        {"params": [p for p in backbone if p.ndim > 1], "weight_decay": 1e-2, "initial_lr": rate},
+        {"params": [p for p in backbone if p.ndim == 1], "weight_decay": 0.0, "initial_lr": rate},
         {"params": list(net.fc.parameters()), "weight_decay": 1e-2, "initial_lr": 5 * rate},
     ]
 
@@ -199,16 +199,16 @@ def print_tables(curves: list[dict[str, list[Epoch]]]) -> None:
     print("| way | accuracy of each seed, % | mean | standard deviation | validation loss, largest difference |")
     print("|---|---|---|---|---|")
     for way in ways:
-        accuracies = [100 * one[way][-1].accuracy for one in curves]
-        each = ", ".join(f"{one:.1f}" for one in accuracies)
-        pairs = (pair for one in curves for pair in zip(one[way], one[ways[0]], strict=True))
+        accuracies = [100 * curve[way][-1].accuracy for curve in curves]
+        listed = ", ".join(f"{accuracy:.1f}" for accuracy in accuracies)
+        pairs = (pair for curve in curves for pair in zip(curve[way], curve[ways[0]], strict=True))
         difference = max(abs(ours.validation_loss - other.validation_loss) for ours, other in pairs)
-        print(f"| {way} | {each} | {np.mean(accuracies):.2f} | {np.std(accuracies):.2f} | {difference:.1e} |")
+        print(f"| {way} | {listed} | {np.mean(accuracies):.2f} | {np.std(accuracies):.2f} | {difference:.1e} |")
     print(f"\n| epoch | {' | '.join(ways)} |\n|---|{'---|' * len(ways)}")
     points = list(enumerate(zip(*curves[0].values(), strict=True), 1))
-    for index in sorted({round(one) for one in np.linspace(0, len(points) - 1, 7)}):
+    for index in sorted({round(position) for position in np.linspace(0, len(points) - 1, 7)}):
         epoch, row = points[index]
-        cells = [f"{one.loss:.4f}, {one.validation_loss:.4f}, {one.accuracy:.1%}" for one in row]
+        cells = [f"{point.loss:.4f}, {point.validation_loss:.4f}, {point.accuracy:.1%}" for point in row]
         print(f"| {epoch} | {' | '.join(cells)} |")
 
 

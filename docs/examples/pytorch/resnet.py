@@ -33,7 +33,7 @@ class ResNet(nn.Module):
 
     Args:
         classes: The number of classes.
-        dropout: The ratio of the Dropout in front of the classifier.
+        dropout: The ratio of the Dropout before the classifier.
         blocks: The number of blocks in each stage.
     """
 
@@ -60,7 +60,7 @@ class ResNet(nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> ResNet:
-        """Sets the mode of all but what is frozen."""
+        """Sets the mode of all modules except frozen ones."""
         super().train(mode)
         for name in self.frozen:
             self.get_submodule(name).eval()
