@@ -25,7 +25,7 @@ OPS = {
 """The ops of the domain, by their names on the command line."""
 
 ARRAYS = {"grad": 3, "relu-grad": 4, "training": 2, "grad-grad": 5, "statistics": 1}
-"""How many arrays of X's size an op reads or writes, each counted once: dY, X and dX for ``grad``."""
+"""The number of arrays of X's size that an op reads or writes, each counted once: dY, X and dX for ``grad``."""
 
 FREEZABLE = ("grad", "relu-grad", "grad-grad")
 """The ops that also have a mode with frozen statistics."""
@@ -55,15 +55,15 @@ class Case:
     op: str = "grad"
     """A key of `OPS`."""
     frozen: bool = False
-    """Whether mean and inv_std are constants (training_mode = 0)."""
+    """True if mean and inv_std are constants (training_mode = 0)."""
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape):
             raise InputError(f"shape {self.shape_text} has an empty dimension; expected sizes of 1 or more")
         object.__setattr__(self, "axes", normalize_axes(self.axes, len(self.shape)))
-        for name, value, known in (("dtype", self.dtype, DTYPES), ("op", self.op, OPS)):
-            if value not in known:
-                raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}")
+        for name, value, choices in (("dtype", self.dtype, DTYPES), ("op", self.op, OPS)):
+            if value not in choices:
+                raise InputError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
         if self.frozen and self.op not in FREEZABLE:
             raise InputError(f"op {self.op} has no frozen mode; expected one of {', '.join(FREEZABLE)}")
 

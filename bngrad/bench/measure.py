@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bngrad.bench.case import Case
 
 ADDITION_ARRAYS = 3
-"""How many arrays of X's size the addition c = a + b, which measures the bandwidth, reads or writes."""
+"""The number of arrays of X's size that the addition c = a + b, which measures the bandwidth, reads or writes."""
 
 
 class BandwidthDocument(TypedDict):
@@ -39,7 +39,7 @@ class MeasurementDocument(TypedDict):
     op: str
     """The op, by its name on the command line."""
     frozen: bool
-    """Whether the statistics are constants."""
+    """True if the statistics are constants."""
     count: int
     """The number of batch norms of the model that have this case; 1 for a shape given by the user."""
     bytes: int
@@ -60,7 +60,7 @@ class Measurement:
 
     case: Case
     count: int
-    """How many batch norms of the model have this case; 1 for a shape given by the user."""
+    """The number of batch norms of the model with this case; 1 for a shape given by the user."""
     kernel: Spread
     """The time of the op."""
     addition: Spread

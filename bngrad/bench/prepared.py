@@ -44,7 +44,7 @@ class PreparedCase:
     addition: Callable[[], object]
 
     def __init__(self, case: Case, *, threads: int = 0) -> None:
-        """Generates the inputs, allocates the outputs and makes each call once.
+        """Generates the inputs, allocates the outputs and runs each call once.
 
         Args:
             case: The case to prepare.
@@ -69,13 +69,13 @@ class PreparedCase:
 
         # The addition reads two inputs and writes an output, or further arrays if the op has fewer. It does not
         # read outputs, because they may hold denormal numbers, which are slow to add.
-        read, written = (
+        sources, targets = (
             [self._arrays[quantity] for quantity in group if QUANTITIES[quantity].shape == "data"]
             for group in (inputs, outputs)
         )
-        read += [self._empty(case.shape, read[0].dtype) for _ in range(2 - len(read))]
-        written = written or [self._empty(case.shape, read[0].dtype)]
-        self._addition_arrays = (*read[:2], written[0])  # the calls hold addresses only
+        sources += [self._empty(case.shape, sources[0].dtype) for _ in range(2 - len(sources))]
+        targets = targets or [self._empty(case.shape, sources[0].dtype)]
+        self._addition_arrays = (*sources[:2], targets[0])  # the calls hold addresses only
         floats = [array.ctypes.data_as(ctypes.c_void_p) for array in self._addition_arrays]
         count = ctypes.c_int64(case.data_bytes // np.dtype(np.float32).itemsize)
         self.addition = _prepare("bngrad_add_arrays", count, *floats, threads)

@@ -6,7 +6,7 @@ from __future__ import annotations
 def is_caused_by(error: BaseException, kind: type[BaseException]) -> bool:
     """Returns whether an exception, or any exception that led to it, is of a kind."""
     chain = [error]
-    for one in chain:
+    for cause in chain:
         # Add each once: an exception may be both cause and context of another, and chains may have cycles.
-        chain += {e for e in (one.__cause__, one.__context__) if e is not None} - set(chain)
-    return any(isinstance(one, kind) for one in chain)
+        chain += {e for e in (cause.__cause__, cause.__context__) if e is not None} - set(chain)
+    return any(isinstance(cause, kind) for cause in chain)

@@ -56,10 +56,10 @@ def _as_json(value: Any) -> Any:  # noqa: ANN401 - anything that JSON has
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _as_json(one) for key, one in value.items()}
+        return {key: _as_json(content) for key, content in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return _as_json(value._asdict())
-    return [_as_json(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_as_json(content) for content in value] if isinstance(value, list | tuple) else value
 
 
 def print_warnings(messages: Iterable[str], notes: Iterable[str] = ()) -> None:

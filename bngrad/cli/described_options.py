@@ -37,7 +37,7 @@ def _number_or_array(context: click.Context, parameter: click.Parameter, text: s
 
 
 _ARRAYS = {"FILE.npy": _load_array, "VALUE": _number_or_array}
-"""How values that are no numbers are read, by their placeholders."""
+"""The functions that read values other than numbers, by their placeholders."""
 
 
 class DescribedOptions:
@@ -51,13 +51,13 @@ class DescribedOptions:
     def __init__(self, kinds: Mapping[str, Any], group: str) -> None:
         having: dict[str, dict[str, Field[Any]]] = {}
         for name, kind in kinds.items():
-            for one in fields(kind):
-                if one.metadata:
-                    having.setdefault(one.name, {})[name] = one
+            for field in fields(kind):
+                if field.metadata:
+                    having.setdefault(field.name, {})[name] = field
         ordered = sorted(having, key=lambda name: len(having[name]) == len(kinds))
         self._names = {field: _name(field, next(iter(having[field].values()))) for field in ordered}
         self.options = [_option(self._names[field], having[field], group) for field in ordered]
-        """What adds each to a command."""
+        """The decorators that add the options to a command."""
 
     def pop_from(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """Takes the values from the parameters of a command, and returns them by the fields."""
@@ -65,12 +65,12 @@ class DescribedOptions:
 
 
 def _name(field: str, first: Field[Any]) -> str:
-    """The option of a field on the command line."""
+    """Returns the option of a field on the command line."""
     return str(first.metadata["command_line"] or option_name(field))
 
 
 def _option(name: str, having: Mapping[str, Field[Any]], group: str) -> Callable[..., Any]:
-    """The option of the fields of one name."""
+    """Returns the option of the fields of one name."""
     first = next(iter(having.values()))
     metavar = first.metadata["metavar"]
     attributes: dict[str, Any] = {"type": type(first.default)}
@@ -82,7 +82,7 @@ def _option(name: str, having: Mapping[str, Field[Any]], group: str) -> Callable
 
 
 def _help(having: Mapping[str, Field[Any]]) -> str:
-    """The meanings of an option, and its default values, with the names of those that have each."""
+    """Returns the meanings of an option, and its default values, with the names of those that have each."""
     texts: dict[str, list[str]] = {}
     defaults: dict[str, list[str]] = {}
     for name, field in having.items():

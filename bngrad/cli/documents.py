@@ -1,6 +1,6 @@
-"""The documents of ``--json``, but for those of inspect of one model (`Inspection`) and validate (`Report`).
+"""The documents of ``--json``, except those of inspect of one model (`Inspection`) and validate (`Report`).
 
-docs/generate/json_schemas.py makes the JSON Schema of each from these types and their docstrings.
+docs/generate/json_schemas.py writes the JSON Schema of each from these types and their docstrings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InspectedModel(Inspection):
-    """What ``bngrad inspect --json`` found in one of several models."""
+    """The result of ``bngrad inspect --json`` for one of several models."""
 
     model: str
     """The path of the model."""
@@ -28,7 +28,7 @@ class UnreadableModel(TypedDict):
     model: str
     """The path of the model."""
     error: str
-    """Why it cannot be read."""
+    """The reason why it cannot be read."""
 
 
 class RewriteDocument(TypedDict):
@@ -41,17 +41,17 @@ class RewriteDocument(TypedDict):
     target: Literal["stock", "training"]
     """The runtime that the result is for."""
     rewritten: dict[str, int]
-    """The number of nodes that were made, by ``bngrad`` op."""
+    """The number of new nodes, by ``bngrad`` op."""
     lowered: dict[str, int]
     """The number of nodes that were replaced by standard ONNX, by op."""
     state: dict[str, str]
     """The output with the new value of an input, to feed back in the next step, by the input."""
     notes: list[str]
-    """What was changed in the model besides."""
+    """Other changes of the model."""
     recognized: dict[str, int]
     """The number of batch norms in primitives that were replaced, by kind."""
     candidates: list[Candidate]
-    """What is, or looks like, a batch norm in primitives."""
+    """The recognized batch norms in primitives, and near misses."""
 
 
 class DifferentiateDocument(TypedDict):
@@ -72,9 +72,9 @@ class DifferentiateDocument(TypedDict):
     state: str | None
     """The file that --state names; null without it."""
     notes: list[str]
-    """What was changed in the forward model."""
+    """The changes of the forward model."""
     warnings: list[str]
-    """What is probably not intended."""
+    """Warnings of probable mistakes."""
 
 
 class StepDocument(TypedDict):
@@ -85,9 +85,9 @@ class StepDocument(TypedDict):
     files: list[str]
     """The files that were written: the evaluation graph, the initial state and the step."""
     notes: list[str]
-    """What was changed in the forward model."""
+    """The changes of the forward model."""
     warnings: list[str]
-    """What is probably not intended."""
+    """Warnings of probable mistakes."""
     step: StepInfo
     """The metadata of the step, under the key ``bngrad.step``."""
 
@@ -96,9 +96,9 @@ class TrainDocument(TypedDict):
     """The document of ``bngrad train --json``."""
 
     status: Literal["finished", "stopped early", "not finite", "interrupted"]
-    """How the run ended; the exit code is 0, 0, 1 and 130."""
+    """The end of the run; the exit code is 0, 0, 1 and 130."""
     reason: str | None
-    """Why the run stopped, if a loss was not finite."""
+    """The reason why the run stopped, if a loss was not finite."""
     epochs: int
     """The number of epochs that are complete, including those before --resume."""
     steps: int
@@ -155,11 +155,11 @@ class OracleDocument(TypedDict):
     """The document of ``bngrad oracle status --json`` and ``bngrad oracle install --json``."""
 
     state: Literal["ready", "broken", "missing"]
-    """Whether the environment can be used."""
+    """The state of the environment."""
     path: str
     """The folder of the environment."""
     problem: str | None
-    """Why the environment is not ready; null if it is."""
+    """The reason why the environment is not ready; null if it is."""
 
 
 class OracleRemoveDocument(TypedDict):

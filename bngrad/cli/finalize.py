@@ -72,7 +72,7 @@ def finalize_command(
       NegativeLogLikelihoodLoss; where there is neither, the only float output of one element.
     - Functions are inlined. The opset stays.
 
-    A name that means several things, which training keeps apart, is refused, and the message says what to give
+    An ambiguous name, of values that training separates, is refused, and the message states what to give
     instead. So is an output that depends on a random op, such as RandomNormalLike.
     """
     from bngrad.cli.outputs import data_notes
@@ -82,12 +82,12 @@ def finalize_command(
 
     source = files.load(model)
     path = writing.check_output(output, model, source)
-    given = load_weights(weights)
+    state = load_weights(weights)
     result = finalize(
         source,
-        given.arrays,
+        state.arrays,
         outputs=list(keep) or None,
-        from_state=given.is_state,
+        from_state=state.is_state,
         batch_statistics=batch_statistics,
     )
     files.save(result.model, path, external_data)

@@ -80,19 +80,19 @@ def inspect_command(
     check_outputs(outputs, dict.fromkeys(models))
     documents, findings = [], []
     for model in models:
-        found = _inspect(model, outputs, html, several=several)
-        if isinstance(found, str):
-            print_line("error", found)
-            findings.append(unreadable(str(model), found))
-            documents.append({"model": str(model), "error": found})
+        result = _inspect(model, outputs, html, several=several)
+        if isinstance(result, str):
+            print_line("error", result)
+            findings.append(unreadable(str(model), result))
+            documents.append({"model": str(model), "error": result})
             continue
-        findings += findings_of_inspection(str(model), found)
-        documents.append({"model": str(model)} | found.to_dict() if several else found.to_dict())
+        findings += findings_of_inspection(str(model), result)
+        documents.append({"model": str(model)} | result.to_dict() if several else result.to_dict())
         where = f"{model}: " if several else ""
-        print_warnings([where + text for text in found.warnings], [where + text for text in found.notes])
+        print_warnings([where + text for text in result.warnings], [where + text for text in result.notes])
         if not as_json:
             with printing():
-                _print(found, where)
+                _print(result, where)
     failed = [finding for finding in findings if fails(finding, fail_on)]
     for finding in failed:
         print_line("failed", f"{finding.model}: {finding.message}")
@@ -117,7 +117,7 @@ def _inspect(model: Path, outputs: list[str], html: str | None, *, several: bool
 
     try:
         loaded = load(model)
-        found = inspect(loaded)
+        inspection = inspect(loaded)
     except BngradError as error:
         if not several:
             raise
@@ -126,20 +126,20 @@ def _inspect(model: Path, outputs: list[str], html: str | None, *, several: bool
         return str(error)
     check_outputs(outputs, {model: loaded})  # its external data
     if html is not None:
-        write_html(found, str(model), identity(loaded, model), Path(html))
-    return found
+        write_html(inspection, str(model), identity(loaded, model), Path(html))
+    return inspection
 
 
-def _print(found: Inspection, where: str) -> None:
+def _print(inspection: Inspection, where: str) -> None:
     from rich.box import HEAVY_HEAD
 
     from bngrad.cli.console import stdout_console
     from bngrad.reports.tables import Column, print_table, print_text_line
 
     console = stdout_console()
-    opset = f"ai.onnx {found.opset}, IR version {found.ir_version}"
-    print_text_line(console, f"{where}batch norms: {len(found.batch_norms)}; {opset}")
-    if found.batch_norms:
+    opset = f"ai.onnx {inspection.opset}, IR version {inspection.ir_version}"
+    print_text_line(console, f"{where}batch norms: {len(inspection.batch_norms)}; {opset}")
+    if inspection.batch_norms:
         columns = [Column("batch norm", name=True)]
         columns += [Column(heading) for heading in ("op", "mode", "axes", "type", "X", "gradient op")]
         rows = [
@@ -152,17 +152,17 @@ def _print(found: Inspection, where: str) -> None:
                 batch_norm.shape,
                 batch_norm.gradient or "-",
             )
-            for batch_norm in found.batch_norms
+            for batch_norm in inspection.batch_norms
         ]
         print_table(console, columns, rows, style=HEAVY_HEAD)
-    for batch_norm in found.batch_norms:
+    for batch_norm in inspection.batch_norms:
         for hazard in batch_norm.hazards:
             print_text_line(console, f"hazard: {batch_norm.name}: {hazard}")
-    if found.in_primitives:
-        listed = ", ".join(f"{count} {kind}" for kind, count in found.in_primitives.items())
+    if inspection.in_primitives:
+        listed = ", ".join(f"{count} {kind}" for kind, count in inspection.in_primitives.items())
         print_text_line(console, f"batch norms in primitives: {listed}")
-    if found.not_in_stock:
-        listed = ", ".join(f"{op} ({count})" for op, count in sorted(found.not_in_stock.items()))
+    if inspection.not_in_stock:
+        listed = ", ".join(f"{op} ({count})" for op, count in sorted(inspection.not_in_stock.items()))
         print_text_line(console, f"not in stock ONNX Runtime: {listed}")
     else:
         print_text_line(console, "all ops are in stock ONNX Runtime or in bngrad")

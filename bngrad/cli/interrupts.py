@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def interrupts(*, terminated: bool = False) -> Iterator[Callable[[], bool]]:
-    """Yields a function that says whether Ctrl-C was pressed; pressed again, it interrupts at once as usual.
+    """Yields a function that returns whether Ctrl-C was pressed; pressed again, it interrupts at once as usual.
 
     Args:
-        terminated: Whether SIGTERM counts, too: it is what some launchers make of Ctrl-C, and of a time limit.
+        terminated: Whether SIGTERM counts, too: some launchers send it on Ctrl-C, and at a time limit.
     """
     pressed = threading.Event()
     signals = (signal.SIGINT, signal.SIGTERM) if terminated else (signal.SIGINT,)

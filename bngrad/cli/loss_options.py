@@ -34,7 +34,7 @@ _OPTIONS = (
         "--prediction",
         metavar="NAME",
         group=_GROUP,
-        help="Value that the loss function is computed of.  [default: the only float output]",
+        help="Value passed to the loss function.  [default: the only float output]",
     ),
     option(
         "--reduction",

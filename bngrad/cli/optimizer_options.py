@@ -36,8 +36,8 @@ def optimizer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*, optimizer: str, **options: Any) -> Any:  # noqa: ANN401 - passed through
-        given = {name: value for name, value in _OWN.pop_from(options).items() if value is not None}
-        return command(optimizer=_optimizer(optimizer, given), **options)
+        values = {name: value for name, value in _OWN.pop_from(options).items() if value is not None}
+        return command(optimizer=_optimizer(optimizer, values), **options)
 
     for decorate in reversed((_OPTIMIZER_OPTION, *_OWN.options)):
         call = decorate(call)
@@ -51,7 +51,7 @@ def _optimizer(name: str, options: dict[str, Any]) -> Optimizer:
         click.UsageError: It has no such hyperparameter.
     """
     for key in options:
-        having = [other for other, kind in OPTIMIZERS.items() if key in [one.name for one in fields(kind)]]
+        having = [other for other, kind in OPTIMIZERS.items() if key in [field.name for field in fields(kind)]]
         if name not in having:
             raise click.UsageError(
                 f"{option_name(key)} is not an option of {name}; expected --optimizer {phrase(having, 'or')}"

@@ -94,11 +94,11 @@ def options_of(options: type, *names: str) -> Callable[[C], C]:
         options: The dataclass.
         names: The fields; by default all that have a help text.
     """
-    shown = [one for one in fields(options) if (one.name in names if names else one.metadata.get("help"))]
+    shown = [field for field in fields(options) if (field.name in names if names else field.metadata.get("help"))]
 
     def decorate(command: C) -> C:
-        for one in reversed(shown):
-            command = _option_of(one)(command)
+        for field in reversed(shown):
+            command = _option_of(field)(command)
         return command
 
     return decorate

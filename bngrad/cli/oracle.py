@@ -50,17 +50,17 @@ def status_command(as_json: bool) -> int:
     """
     from bngrad.oracle import status
 
-    found = status()
+    oracle = status()
     state: Literal["ready", "broken", "missing"] = (
-        "ready" if found.ready else "broken" if found.installed else "missing"
+        "ready" if oracle.ready else "broken" if oracle.installed else "missing"
     )
     with printing():
         if as_json:
-            document: OracleDocument = {"state": state, "path": str(found.path), "problem": found.problem}
+            document: OracleDocument = {"state": state, "path": str(oracle.path), "problem": oracle.problem}
             print_json(document)
         else:
-            click.echo(f"{state}: {found.path}" + (f" ({found.problem})" if found.problem else ""))
-    return 0 if found.ready else 1
+            click.echo(f"{state}: {oracle.path}" + (f" ({oracle.problem})" if oracle.problem else ""))
+    return 0 if oracle.ready else 1
 
 
 @oracle_group.command("key", examples="$ bngrad oracle key", json=False)

@@ -1,4 +1,4 @@
-"""Checks of the files that a command writes, before it does any work; and what to tell of them afterwards."""
+"""Checks of the files that a command writes, before it does any work; and notes on them afterwards."""
 
 from __future__ import annotations
 

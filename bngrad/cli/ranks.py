@@ -81,11 +81,11 @@ def usage_error(message: str) -> str:
 
     try:
         comm = Communicator()
-        found = comm.gather_text(_OPTIONS, json.dumps({"the command line": message}))
+        messages = comm.gather_text(_OPTIONS, json.dumps({"the command line": message}))
         comm.detach()
     except BngradError:
         return message
-    if len(set(found)) > 1:
+    if len(set(messages)) > 1:
         return f"rank {comm.rank}: {message}"
     return message if comm.rank == 0 else ""
 
@@ -99,5 +99,5 @@ def _is_printed_elsewhere(error: Exception, rank: int) -> bool:
 
 
 def _says_where(error: Exception) -> bool:
-    """Whether an error is that of all ranks, or names its rank."""
+    """Returns whether all ranks have an error, or it names its rank."""
     return isinstance(error, DistributedError) or (isinstance(error, BngradError) and error.on_all_ranks)

@@ -72,7 +72,7 @@ def rewrite_command(
     result = rewrite(source, **options)
     files.save(result.model, path, external_data)
     print_warnings((), data_notes(path))
-    recognized = Counter(one.kind for one in result.candidates if one.taken)
+    recognized = Counter(candidate.kind for candidate in result.candidates if candidate.taken)
     if as_json:
         document: RewriteDocument = {
             "model": str(model),
@@ -91,12 +91,13 @@ def rewrite_command(
         lowered = ", ".join(f"{count} {op}" for op, count in result.lowered.items())
         summary = [changed] if changed else []
         summary += [f"lowered to standard ONNX: {lowered}"] if lowered else []
-        found = ", ".join(f"{count} {kind}" for kind, count in recognized.items())
-        summary += [f"recognized in primitives: {found}"] if found else []
+        counts = ", ".join(f"{count} {kind}" for kind, count in recognized.items())
+        summary += [f"recognized in primitives: {counts}"] if counts else []
         summary += [f"{len(result.state)} outputs to feed back (--json lists them)"] if result.state else []
         console = stdout_console()
         print_text_line(console, f"{path}: {'; '.join(summary)}")
         for note in result.notes:
             print_text_line(console, f"note: {note}")
-        for one in result.candidates if explain else ():
-            print_text_line(console, f"{one.name}: {one.kind}: {'recognized' if one.taken else one.reason}")
+        for candidate in result.candidates if explain else ():
+            outcome = "recognized" if candidate.taken else candidate.reason
+            print_text_line(console, f"{candidate.name}: {candidate.kind}: {outcome}")

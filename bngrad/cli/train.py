@@ -149,7 +149,7 @@ _DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
     type=click.Path(path_type=Path),
     group=OUTPUT,
     help="File for a checkpoint after each epoch and on Ctrl-C. The state with the lowest validation loss goes to "
-    "the same name with `.best` in front of the suffix.  [default: that of --resume]",
+    "the same name with `.best` before the suffix.  [default: that of --resume]",
 )
 @option("--checkpoint-every", type=click.IntRange(1), metavar="N", group=OUTPUT, help="Also after every N steps.")
 @option(
@@ -187,7 +187,7 @@ _DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
     is_flag=True,
     group=_RANKS,
     help="Train on all processes that an MPI launcher has started, as with `mpiexec -n 4 bngrad train ...`. Each "
-    "takes a part of every batch. STEP has to be made with `bngrad step --sync`.",
+    "takes a part of every batch. STEP has to be built with `bngrad step --sync`.",
 )
 @option(
     "--timeout",

@@ -1,4 +1,4 @@
-"""What ``bngrad train`` prints: a line for each epoch, and the end of the run as lines or as JSON."""
+"""Output of ``bngrad train``: a line for each epoch, and the end of the run as lines or as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def epoch_line(record: dict[str, Any], epochs: int) -> str:
-    """The line for the record of an epoch."""
+    """Returns the line for the record of an epoch."""
     parts = [f"epoch {record['epoch']}/{epochs}: loss {record['training_loss']:.4g}"]
     if "validation_loss" in record:
         parts.append(f"validation loss {record['validation_loss']:.4g}")
@@ -22,7 +22,7 @@ def epoch_line(record: dict[str, Any], epochs: int) -> str:
 
 
 def epoch_warnings(record: dict[str, Any]) -> list[str]:
-    """What is wrong with the record of an epoch."""
+    """Returns the warnings about the record of an epoch."""
     loss = record.get("validation_loss", 0.0)
     if math.isfinite(loss):
         return []
@@ -31,7 +31,7 @@ def epoch_warnings(record: dict[str, Any]) -> list[str]:
 
 
 def lines(outcome: Outcome, position: Position, options: dict[str, Any]) -> list[str]:
-    """The lines at the end of a run."""
+    """Returns the lines at the end of a run."""
     checkpoint = options["checkpoint"]
     if outcome.status == "not finite":
         kept = "" if checkpoint is None or not checkpoint.exists() else f"; {checkpoint} has an earlier state"
@@ -42,13 +42,13 @@ def lines(outcome: Outcome, position: Position, options: dict[str, Any]) -> list
     best = "" if outcome.best is None else (
         f"; lowest validation loss {position.best_loss:.4g} after epoch {position.best_epoch}"
     )  # fmt: skip
-    found = [f"{outcome.status} after {_count(position.epoch, 'epoch')}, {_count(position.step, 'step')}{best}"]
+    texts = [f"{outcome.status} after {_count(position.epoch, 'epoch')}, {_count(position.step, 'step')}{best}"]
     which = "last" if outcome.best is None else "best"
     if options["state_out"] is not None:
-        found.append(f"{options['state_out']}: the {which} state")
+        texts.append(f"{options['state_out']}: the {which} state")
     if options["output"] is not None:
-        found.append(f"{options['output']}: the inference model with the {which} state")
-    return found
+        texts.append(f"{options['output']}: the inference model with the {which} state")
+    return texts
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""From the options of ``bngrad train`` to a training run."""
+"""Builds a training run from the options of ``bngrad train``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Run(NamedTuple):
     position: Position
     epochs: int
     remarks: list[str]
-    """What differs from the run that the checkpoint is of."""
+    """The differences from the run that wrote the checkpoint."""
 
 
 def check_files(step: Path, options: dict[str, Any]) -> None:
@@ -71,11 +71,11 @@ def check_files(step: Path, options: dict[str, Any]) -> None:
     if options["resume"] is not None and "checkpoint" not in outputs:
         inputs.append(best_path(options["resume"]))
     taken = {os.path.realpath(path) for path in inputs}
-    read = [path for path in inputs if path.exists()]
+    existing = [path for path in inputs if path.exists()]
     for key, path in outputs.items():
         place = os.path.realpath(check_output(path))
         is_resumed = options["resume"] is not None and place == os.path.realpath(options["resume"])
-        is_read = path.exists() and any(path.samefile(file) for file in read)
+        is_read = path.exists() and any(path.samefile(file) for file in existing)
         if place in taken or is_read or (is_resumed and key != "checkpoint"):
             raise InputError(
                 f"output {path} is another output, or a file of the step or the data; choose another file"
@@ -86,10 +86,10 @@ def check_files(step: Path, options: dict[str, Any]) -> None:
 
 
 def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -> Run:
-    """Makes a training run, and puts the trainer where it begins.
+    """Builds a training run, and loads the state that it begins with into the trainer.
 
     Args:
-        context: The command's, which knows what options were given.
+        context: The context of the command, which records the options that were given.
         trainer: The trainer.
         options: The options; those that a checkpoint records are completed.
 
@@ -139,13 +139,13 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
 
 
 def warnings(trainer: Trainer, run: Run, options: dict[str, Any]) -> list[str]:
-    """What the user probably did not intend."""
-    found = list(run.remarks)
+    """Returns warnings of probable mistakes."""
+    messages = list(run.remarks)
     if options["resume"] is not None and trainer.is_random:
-        found.append("the step has random nodes, such as Dropout: the resumed run draws other numbers")
+        messages.append("the step has random nodes, such as Dropout: the resumed run draws other numbers")
     if not any(options[name] for name in ("output", "state_out", "checkpoint")):
-        found.append("the trained weights are not written: give -o, --state-out or --checkpoint")
-    return found
+        messages.append("the trained weights are not written: give -o, --state-out or --checkpoint")
+    return messages
 
 
 def _given(context: click.Context, name: str) -> bool:
@@ -186,7 +186,7 @@ def _datasets(trainer: Trainer, options: dict[str, Any]) -> tuple[Dataset, Datas
 
 
 def _data_record(training: Dataset, validation: Dataset | None) -> dict[str, Any]:
-    """What a checkpoint records of the data, by which those of ranks are compared, too."""
+    """Returns the record of the data in a checkpoint, by which the data of ranks are compared, too."""
     return {
         "samples": len(training),
         "data": training.fingerprint(),
@@ -197,7 +197,7 @@ def _data_record(training: Dataset, validation: Dataset | None) -> dict[str, Any
 def _require_same_data(
     options: dict[str, Any], recorded: dict[str, Any], data: dict[str, Any], *, within_epoch: bool
 ) -> list[str]:
-    """Compares the data with those of a checkpoint, and returns what differs.
+    """Compares the data with those of a checkpoint, and returns the differences.
 
     A new epoch may have other data; within an epoch the batches that are left would be those of other samples.
 
@@ -206,7 +206,7 @@ def _require_same_data(
     """
     path, remarks = options["resume"], []
     if "data" not in recorded:
-        remarks.append(f"{path} does not say what data it was trained on, so they are not compared")
+        remarks.append(f"{path} does not record its training data, so they are not compared")
     differ = [key for key in ("samples", "data") if recorded.get(key, data[key]) != data[key]]
     if differ:
         numbers = f": {recorded['samples']} samples, now {data['samples']}" if "samples" in differ else ""
@@ -227,7 +227,7 @@ def _plan(options: dict[str, Any], training: Dataset, ranks: int) -> Plan:
     size, fixed = options["batch_size"], training.batch_size
     if fixed is not None and size not in (None, fixed * ranks):
         whole = "" if ranks == 1 else f" on each of {ranks} ranks: --batch-size {fixed * ranks}"
-        raise InputError(f"--batch-size is {size}, but the step takes batches of {fixed} alone{whole}")
+        raise InputError(f"--batch-size is {size}, but the step takes only batches of {fixed}{whole}")
     options["batch_size"] = (fixed or 0) * ranks or size or _BATCH_SIZE
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:
         raise InputError("--checkpoint-every needs --checkpoint")

@@ -127,8 +127,8 @@ def validate_command(
         )
         if path is not None
     }
-    read = [Path(path) for path in (model, rewritten, inputs) if path is not None]
-    destinations = dict(zip(outputs, check_outputs(outputs.values(), dict.fromkeys(read)), strict=True))
+    sources = [Path(path) for path in (model, rewritten, inputs) if path is not None]
+    destinations = dict(zip(outputs, check_outputs(outputs.values(), dict.fromkeys(sources)), strict=True))
 
     def write_reports(report: Report) -> None:
         for write, path in destinations.items():
@@ -140,7 +140,7 @@ def validate_command(
             yield
         except Exception as error:
             report = failed_report(str(model), options["against"], options["seed"], error_message(error))
-            with suppress(BngradError, OSError):  # the first error is the one to tell
+            with suppress(BngradError, OSError):  # the first error is reported
                 write_reports(report)
             if as_json:
                 print_json(report.to_dict())

@@ -25,19 +25,21 @@ MAX = 10
 def write_annotations(path: Path, findings: Sequence[Finding]) -> None:
     """Writes errors and warnings as workflow commands, one on each line; notes are left out.
 
-    If there are more than GitHub shows, the last one says how many are left out.
+    If there are more than GitHub shows, the last one states how many are left out.
 
     Raises:
         InputError: The file cannot be written.
     """
     lines: list[str] = []
     for level in ("error", "warning"):
-        found = [finding for finding in findings if finding.level == level]
-        shown = found if len(found) <= MAX else found[: MAX - 1]
-        lines += [annotation(level, one.message, title=_title(one), file=one.model) for one in shown]
-        if left := len(found) - len(shown):
+        of_level = [finding for finding in findings if finding.level == level]
+        shown = of_level if len(of_level) <= MAX else of_level[: MAX - 1]
+        lines += [
+            annotation(level, finding.message, title=_title(finding), file=finding.model) for finding in shown
+        ]
+        if left := len(of_level) - len(shown):
             text = f"{left} more {level}s are in the report"
-            lines.append(annotation(level, text, title="bngrad", file=found[-1].model))
+            lines.append(annotation(level, text, title="bngrad", file=of_level[-1].model))
     write_text(path, "".join(f"{line}\n" for line in lines))
 
 

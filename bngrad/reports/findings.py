@@ -31,9 +31,9 @@ class Finding:
     subject: str = ""
     """The node or the value; empty if the finding concerns the whole model."""
     path: str = ""
-    """The subject behind the names of what it is in the body of, see `bngrad.graph.node_paths`."""
+    """The subject after the names of the nodes or functions that contain it, see `bngrad.graph.node_paths`."""
     is_node: bool = True
-    """Whether the subject is a node, not a value."""
+    """True if the subject is a node, not a value."""
 
 
 def findings_of_report(report: Report) -> list[Finding]:
@@ -42,21 +42,21 @@ def findings_of_report(report: Report) -> list[Finding]:
     A node or an output that failed a check is one finding, whatever the number of its tensors and implementations.
     What was not compared is a note; a required check that was skipped is an error.
     """
-    found = [finding for check in report.checks for finding in _of_check(report.model, check)]
-    found += _of_texts(report.model, report.warnings)
+    findings = [finding for check in report.checks for finding in _of_check(report.model, check)]
+    findings += _of_texts(report.model, report.warnings)
     if report.error:
-        found.append(Finding(NOT_VALIDATED, "error", report.error, report.model))
-    elif not report.passed and not any(finding.level == "error" for finding in found):
-        found.append(Finding(NOTHING_COMPARED, "error", report.reason, report.model))
-    return _sorted(found)
+        findings.append(Finding(NOT_VALIDATED, "error", report.error, report.model))
+    elif not report.passed and not any(finding.level == "error" for finding in findings):
+        findings.append(Finding(NOTHING_COMPARED, "error", report.reason, report.model))
+    return _sorted(findings)
 
 
 def findings_of_inspection(model: str, inspection: Inspection) -> list[Finding]:
     """Returns the hazards and the warnings of a model."""
     hazards = [
-        Finding(BY_KIND[hazard.kind], "warning", f"{one.path}: {hazard}", model, one.name, one.path)
-        for one in inspection.batch_norms
-        for hazard in one.hazards
+        Finding(BY_KIND[hazard.kind], "warning", f"{norm.path}: {hazard}", model, norm.name, norm.path)
+        for norm in inspection.batch_norms
+        for hazard in norm.hazards
     ]
     return [*hazards, *_of_texts(model, inspection.warnings)]
 
@@ -107,5 +107,5 @@ def _of_texts(model: str, texts: Iterable[str]) -> list[Finding]:
     return [Finding(BY_KIND[text.kind], "warning", text, model) for text in texts if isinstance(text, Diagnostic)]
 
 
-def _sorted(found: list[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda finding: _SEVERITY.index(finding.level))
+def _sorted(findings: list[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: _SEVERITY.index(finding.level))

@@ -1,4 +1,4 @@
-"""What `validate` checks and `inspect` looks for, as rules: an id, a text and a page for each kind of finding.
+"""Rules of `validate` and `inspect`: an id, a text and a page for each kind of finding.
 
 Ids and names are stable: code scanning tracks a finding by them.
 """
@@ -19,11 +19,11 @@ class Rule:
 
     id: str
     summary: str
-    """What is wrong, in one line."""
+    """The fault, in one line."""
     description: str
-    """Why it matters, or how it is checked."""
+    """The consequences, or the method of the check."""
     remedy: str
-    """What to do."""
+    """The action to take."""
     page: str
     """The page of the documentation, relative to its address, with an anchor or none."""
     level: Level
@@ -50,7 +50,7 @@ def project_url(label: str) -> str | None:
 
 
 _GRADIENT_REMEDY = (
-    "Do not train with this graph. Report the model if bngrad made the graph; correct the graph if it was given "
+    "Do not train with this graph. Report the model if bngrad built the graph; correct the graph if it was given "
     "with --rewritten."
 )
 
@@ -106,9 +106,9 @@ CHECKS = {
 NOTHING_COMPARED = _check(
     "nothing-compared",
     "Nothing was compared.",
-    "A validation that compared nothing does not pass: it says nothing about the gradients.",
-    "Read the reasons in the report: the model may be too large, or have no gradient that the check knows. Choose "
-    "another reference with --against.",
+    "A validation that compared nothing does not pass: it proves nothing about the gradients.",
+    "Read the reasons in the report: the model may be too large, or have no gradient that the check supports. "
+    "Choose another reference with --against.",
 )
 
 
@@ -132,7 +132,7 @@ HAZARDS = [
         "Make both outputs graph outputs, or convert the model with bngrad differentiate, step or rewrite.",
     ),
 ]
-"""What stock ONNX Runtime does wrong with a batch norm."""
+"""Errors of stock ONNX Runtime that affect a batch norm."""
 
 
 def _warning(identifier: str, summary: str, description: str, remedy: str) -> Rule:
@@ -143,7 +143,7 @@ WARNINGS = [
     _warning(
         "folded-batch-norms",
         "Batch norms were folded into layers.",
-        "PyTorch's exporter, or a tool, folded batch norms into the Conv or Gemm nodes in front of them, so that "
+        "PyTorch's exporter, or a tool, folded batch norms into the preceding Conv or Gemm nodes, so that "
         "they are not trained.",
         "Export with torch.onnx.export(..., dynamo=True, optimize=False), or with dynamo=False, "
         "training=TrainingMode.TRAINING, do_constant_folding=False. Pass --frozen if this is intended.",
@@ -197,13 +197,13 @@ WARNINGS = [
     ),
     _warning(
         "weights-before-quantization",
-        "Weights in front of quantized layers are not trained.",
-        "The loss depends on them through QuantizeLinear, MatMulInteger or the like alone, which no gradient "
+        "Weights before quantized layers are not trained.",
+        "The loss depends on them only through QuantizeLinear, MatMulInteger or the like, which no gradient "
         "passes. By default they keep their values.",
         "Name the weights to train with --wrt.",
     ),
 ]
-"""What is probably wrong with a forward model that will be trained."""
+"""Warnings of probable faults in a forward model that will be trained."""
 
 NOT_VALIDATED = Rule(
     "not-validated",

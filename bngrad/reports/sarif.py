@@ -61,11 +61,11 @@ def write_sarif(
         path: The file to write.
         command: ``validate`` or ``inspect``.
         models: The paths of the models, as they were given.
-        findings: The findings. What passed is no result.
+        findings: The findings. A check that passed is not a result.
         exit_code: The exit code of the command: 2 means that it was not executed successfully.
-        category: What tells this run from others that are uploaded to code scanning together, which takes one run
+        category: The name of this run among others uploaded to code scanning together, which takes one run
             of each category; by default, the command.
-        notes: What else the command has to say.
+        notes: Further notes of the command.
 
     Raises:
         InputError: The file cannot be written.

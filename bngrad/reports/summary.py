@@ -53,12 +53,15 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _table(("check", "result", "comparisons", "failed", "worst", "limit"), rows)
     yield f"Against {report.against}, seed {report.seed}, implementations {', '.join(report.implementations)}."
     yield ""
-    found = [finding for finding in findings_of_report(report) if finding.level != "note"]
-    if found:
-        rows = [(one.rule.id, _code(one.path) if one.path else "", _plain(one.message)) for one in found]
+    findings = [finding for finding in findings_of_report(report) if finding.level != "note"]
+    if findings:
+        rows = [
+            (finding.rule.id, _code(finding.path) if finding.path else "", _plain(finding.message))
+            for finding in findings
+        ]
         yield from _table(("finding", "where", "message"), rows[:_MAX_FINDINGS])
-    if len(found) > _MAX_FINDINGS:
-        yield from (f"{len(found) - _MAX_FINDINGS} more are in the report.", "")
+    if len(findings) > _MAX_FINDINGS:
+        yield from (f"{len(findings) - _MAX_FINDINGS} more are in the report.", "")
 
 
 def _check(check: Check) -> tuple[str, ...]:

@@ -31,11 +31,11 @@ class Column:
 
     heading: str
     right: bool = False
-    """Whether cells are aligned to the right."""
+    """True if cells are aligned to the right."""
     name: bool = False
-    """Whether cells are names, which may be long: they get a line of their own if the columns do not fit."""
+    """True if cells are names, which may be long: they get a line of their own if the columns do not fit."""
     optional: bool = False
-    """Whether the column can be left out if the columns do not fit."""
+    """True if the column can be left out when the columns do not fit."""
 
 
 def print_table(

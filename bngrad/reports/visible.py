@@ -1,9 +1,9 @@
-"""Texts for terminals, logs and reports: a name in a model may have any characters, is shown, and does nothing."""
+"""Escapes control characters, so that names in a model cannot affect terminals, logs and reports."""
 
 from __future__ import annotations
 
 LINES = "\n\r\t"
-"""What a text of several lines keeps."""
+"""The control characters that a text of several lines keeps."""
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -15,4 +15,4 @@ def visible(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in keep else ascii(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)

@@ -1,6 +1,6 @@
 """The devices that sessions run on, with ONNX Runtime's execution providers, which no other module names.
 
-A new kind of device is a row of `_KINDS`; `execution_providers` gives its options, such as the index of the device.
+A new kind of device is a row of `_KINDS`; `execution_providers` adds its options, such as the index.
 """
 
 from __future__ import annotations

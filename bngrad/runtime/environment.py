@@ -1,4 +1,4 @@
-"""What a result depends on besides the model: the versions of the packages, and the machine."""
+"""The environment that a result depends on: the versions of the packages, and the machine."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Environment:
 
 def environment() -> Environment:
     """Returns the environment of this process; what cannot be found out is ``unknown``."""
-    found = {"bngrad": _own_version(), "native library": _library()}
+    versions = {"bngrad": _own_version(), "native library": _library()}
     for package in _PACKAGES:
-        found[package] = _version(package)
-    found["Python"] = f"{platform.python_version()} ({platform.python_implementation()})"
+        versions[package] = _version(package)
+    versions["Python"] = f"{platform.python_version()} ({platform.python_implementation()})"
     machine = {
         "CPU": _cpu() or platform.machine() or "unknown",
         "cores": str(os.cpu_count() or "unknown"),
         "system": platform.platform(),
     }
-    return Environment(found, machine)
+    return Environment(versions, machine)
 
 
 def _own_version() -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 _WITHOUT_NUMPY = {ir.DataType.BFLOAT16.numpy(): onnx.TensorProto.BFLOAT16}
-"""Types of two bytes that NumPy has by ml_dtypes alone."""
+"""Types of two bytes that NumPy has only by ml_dtypes."""
 
 
 def to_ort_value(array: Array) -> onnxruntime.OrtValue:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 _NO_COLLECTIVE = re.compile(r"(AllGather|AllReduce)\S* is not a registered")
-"""What ONNX Runtime says of a collective without the library."""
+"""The message of ONNX Runtime about a collective without the library."""
 
 
 def get_library_path() -> str:
@@ -108,8 +108,8 @@ def session(
             ) from error
         if implementation == "function" and _NO_COLLECTIVE.search(str(error)):
             raise LibraryError(
-                "the model was made with --sync: its AllGather and AllReduce, which exchange data with other "
-                "processes, need the library; use the native implementation, or make the model without --sync"
+                "the model was built with --sync: its AllGather and AllReduce, which exchange data with other "
+                "processes, need the library; use the native implementation, or build the model without --sync"
             ) from error
         if (refusal := no_kernel(as_ir(model), error)) is not None:
             raise refusal from error

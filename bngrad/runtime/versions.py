@@ -65,7 +65,7 @@ def check(*packages: str) -> None:
         packages: Names of dependencies of bngrad; `IMPORTED` by default.
 
     Raises:
-        VersionError: A package is missing, too old, or incompatible with another; the message says which version
+        VersionError: A package is missing, too old, or incompatible with another; the message states which version
             is installed, which is required, and how to install it.
     """
     _check(packages or IMPORTED)
@@ -83,8 +83,8 @@ def floors() -> dict[str, SpecifierSet]:
 
 @cache
 def _check(packages: tuple[str, ...]) -> None:
-    found = {name: installed(name) for name in packages}
-    for name, (distribution, version) in found.items():
+    versions = {name: installed(name) for name in packages}
+    for name, (distribution, version) in versions.items():
         required = floors().get(name, SpecifierSet())
         if version is not None and not _is_in(version, required):
             raise VersionError(
@@ -92,8 +92,8 @@ def _check(packages: tuple[str, ...]) -> None:
                 f"run pip install '{name}{required}'"
             )
     for conflict in CONFLICTS:
-        distribution, version = found.get(conflict.package, ("", None))
-        other, other_version = found.get(conflict.other, ("", None))
+        distribution, version = versions.get(conflict.package, ("", None))
+        other, other_version = versions.get(conflict.other, ("", None))
         if _is_in(version, SpecifierSet(conflict.versions)) and _is_in(
             other_version, SpecifierSet(conflict.other_versions)
         ):

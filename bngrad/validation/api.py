@@ -36,7 +36,7 @@ def validate(
         implementation: The implementations of the ops to check.
         device: The device that the checked graph runs on, see `session`.
         builder: The builder of a forward model's training graph: ``bngrad``, or ``ort`` followed by `rewrite`.
-        rewritten: The training graph to check. By default, it is made by `differentiate` or `rewrite`.
+        rewritten: The training graph to check. By default, `differentiate` or `rewrite` builds it.
         inputs: Arrays by input name; other inputs are random.
         dims: Sizes of symbolic dimensions by name.
         batch_size: Size of the first dimension of the inputs, whatever its name, where it is symbolic; a fixed one
@@ -48,7 +48,7 @@ def validate(
         loss: The name of the float scalar to differentiate; needed if a forward model has more than one.
         loss_fn: A loss function to append to a model without a loss, see `differentiate`; another model keeps its
             own, with a note.
-        prediction: What the loss function is computed of; by default, the only float output.
+        prediction: The value that is passed to the loss function; by default, the only float output.
         wrt: Names of the values to differentiate a forward model with respect to. By default, its weights, and,
             except for ``ort``, its float inputs that are data.
         frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that use their

@@ -35,7 +35,7 @@ class Autograd(Protocol):
     """A forward model that PyTorch runs and differentiates; see `bngrad.torch.autograd.model.Autograd`."""
 
     note: str
-    """What was changed so that PyTorch can run the model; empty if nothing was."""
+    """The changes with which PyTorch can run the model; empty if there are none."""
 
     @property
     def outputs(self) -> Sequence[str]:

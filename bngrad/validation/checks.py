@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Progress = Callable[[str, float | None], None]
 
 CAPTURE_BYTES = 512 << 20
-"""How many bytes of intermediate values of the original are held in memory at a time."""
+"""The most bytes of intermediate values of the original in memory at a time."""
 
 
 class Checks:
@@ -264,7 +264,7 @@ def _narrow(dtype: ir.DataType | None, value: Array) -> np.dtype[Any]:
 
 
 def _only_scalar(model: ir.Model) -> str:
-    """Returns the loss of a training graph if it is not given: its only scalar output."""
+    """Returns the loss of a training graph without a name for it: its only scalar output."""
     scalars = [v for v in model.graph.outputs if v.shape is not None and len(v.shape) == 0]
     if len(scalars) != 1:
         names = ", ".join(str(value.name) for value in model.graph.outputs)

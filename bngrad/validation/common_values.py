@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Frontier(NamedTuple):
-    """What values are computed from."""
+    """The values and nodes that other values are computed from."""
 
     reads: list[str]
     """The nearest preceding values that both graphs have."""
@@ -47,7 +47,7 @@ class CommonValues:
     def frontier(self, names: Iterable[str]) -> Frontier:
         """Returns what the graph under test computes common values from."""
         waiting = [self._tested[name] for name in names]
-        seen, found = set(waiting), dict[str, None]()
+        seen, borders = set(waiting), dict[str, None]()
         own: dict[ir.Node, None] = {}
         while waiting:
             node = waiting.pop().producer()
@@ -59,11 +59,11 @@ class CommonValues:
                 if value is None or value in seen:
                     continue
                 if value.name in self.names:
-                    found[str(value.name)] = None
+                    borders[str(value.name)] = None
                 else:
                     seen.add(value)
                     waiting.append(value)
-        return Frontier(list(found), list(own))
+        return Frontier(list(borders), list(own))
 
     def is_own(self, name: str) -> bool:
         """Returns whether an op of ``bngrad`` produces a value in the graph under test."""

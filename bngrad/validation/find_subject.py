@@ -78,7 +78,7 @@ def find_subject(
 
 
 def _with_options_of(tested: ir.Model, options: ValidateOptions) -> ValidateOptions:
-    """Completes the options with those that a given training graph was made with, as far as they can be read."""
+    """Completes the options with those that a training graph was built with, as far as they can be read."""
     if options.wrt is None:
         options = replace(options, wrt=list(gradients_of(tested)) or None)
     nodes = [node for node in all_nodes(tested) if node.op_identifier()[:2] in _UPDATES_STATISTICS]
@@ -89,12 +89,12 @@ def _with_options_of(tested: ir.Model, options: ValidateOptions) -> ValidateOpti
 
 
 def _for_stock(model: ir.Model) -> ir.Model:
-    """Lowers a training graph that was made for a training build; returns others unchanged."""
+    """Lowers a training graph for a training build; returns others unchanged."""
     return for_target(model, target="stock", functions=True)[0] if unknown_to_stock(model) else model
 
 
 def _is_training_op(node: ir.Node) -> bool:
-    """Whether a node is an op of ORT's training dialect."""
+    """Returns whether a node is an op of ORT's training dialect."""
     key = (node.domain, node.op_type)
     return key in (BATCH_NORM_INTERNAL, BATCH_NORM_GRAD) or key in LOWERINGS
 
@@ -107,7 +107,7 @@ def _training_graph_subject(model: ir.Model, tested: ir.Model | None, options: V
         if options.against != "numeric":
             raise ModelError(
                 "the model is rewritten already; pass the original model, and this one with --rewritten, or "
-                "validate this one alone with --against numeric"
+                "validate this one by itself with --against numeric"
             )
         tested = tested or model
     tested = tested or rewrite(model).model
@@ -115,7 +115,7 @@ def _training_graph_subject(model: ir.Model, tested: ir.Model | None, options: V
     shapes = tested.clone()
     symbols = symbolic_dimensions(shapes)
     bind_dimensions(shapes, {name: size for name, size in dims.items() if name in symbols}, inputs, batch_size)
-    feeds = draw_inputs(shapes, given=inputs, seed=options.seed)
+    feeds = draw_inputs(shapes, arrays=inputs, seed=options.seed)
     return Subject(
         forward=None,
         original=original,

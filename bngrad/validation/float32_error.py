@@ -42,15 +42,15 @@ class Results(NamedTuple):
     """The outputs of a step by name."""
 
     got: Mapping[str, Array]
-    """Those of the training graph."""
+    """The outputs of the training graph."""
     float32: Mapping[str, Array]
-    """Those of the other program, in its own type."""
+    """The outputs of the other program, in its own type."""
     float64: Mapping[str, Array]
-    """Those of the other program in float64: what is compared."""
+    """The outputs of the other program in float64, which are the reference."""
 
 
 class _Error(NamedTuple):
-    """What is kept of an output of a step."""
+    """The errors of an output of a step."""
 
     got: float
     """The distance of the graph from float64; infinity if it has no such output."""
@@ -61,7 +61,7 @@ class _Error(NamedTuple):
     rounding: float
     """The relative spacing of the program's type."""
     differences: tuple[float, float]
-    """The graph's, as `bngrad.validation.report.differences` gives them."""
+    """The differences of the graph from float64, see `bngrad.validation.report.differences`."""
     note: str
 
 
@@ -87,24 +87,24 @@ def float32_error(
         following: Returns the state after a step, given its results.
         varied: Returns a state that differs slightly from another; the number is a seed.
         kind_of: Returns the kind of an output: ``loss``, ``gradient``, ``buffer``.
-        implementation: What computes `Results.got`, for the report.
-        against: What computes `Results.float64`, for the report.
+        implementation: The name of what computes `Results.got`, for the report.
+        against: The name of what computes `Results.float64`, for the report.
     """
-    starts, found = [], []
+    starts, trials = [], []
     for _ in range(steps):
         results = run(state)
         starts.append(state)
-        found.append([_errors(results)])
+        trials.append([_errors(results)])
         state = following(state, results)
     for seed in range(REPEATS + 1):
-        units = _units(found, kind_of)
-        doubtful = [index for index, tries in enumerate(found) if _is_above(tries, units, check.limit)]
+        units = _units(trials, kind_of)
+        doubtful = [index for index, tries in enumerate(trials) if _is_above(tries, units, check.limit)]
         if not doubtful or seed == REPEATS:
             break
         for index in doubtful:
-            found[index].append(_errors(run(varied(starts[index], seed))))
+            trials[index].append(_errors(run(varied(starts[index], seed))))
     for name, unit in units.items():
-        worst = max((_closest(tries, name) for tries in found), key=lambda error: error.got)
+        worst = max((_closest(tries, name) for tries in trials), key=lambda error: error.got)
         measure = _measure(worst, unit)
         note = worst.note or f"{against}'s own error is {unit / (worst.size or 1.0):.1e}"
         passed = measure <= check.limit
@@ -127,17 +127,17 @@ def _error(results: Results, name: str) -> _Error:
     return _Error(distance(got, exact), distance(own, exact), size, spacing(own), differences(got, exact), "")
 
 
-def _units(found: Sequence[Sequence[Mapping[str, _Error]]], kind_of: Callable[[str], str]) -> dict[str, float]:
-    """The unit of each output: the largest error of the other program in any state."""
-    tries = [errors for tries in found for errors in tries]
+def _units(trials: Sequence[Sequence[Mapping[str, _Error]]], kind_of: Callable[[str], str]) -> dict[str, float]:
+    """Returns the unit of each output: the largest error of the other program in any state."""
+    tries = [errors for tries in trials for errors in tries]
     names = list(dict.fromkeys(name for errors in tries for name in errors))
     per_name = {name: [errors[name] for errors in tries if name in errors] for name in names}
     return at_least_rounding(
         {
-            name: max((one.own for one in errors if isfinite(one.own)), default=0.0)
+            name: max((error.own for error in errors if isfinite(error.own)), default=0.0)
             for name, errors in per_name.items()
         },
-        {name: max(one.size for one in errors) for name, errors in per_name.items()},
+        {name: max(error.size for error in errors) for name, errors in per_name.items()},
         {name: errors[0].rounding for name, errors in per_name.items()},
         {name: kind_of(name) for name in names},
     )

@@ -167,8 +167,8 @@ def _check_names(graph: ir.Graph, feeds: Mapping[str, Array], outputs: Sequence[
         raise InputError(f"there is no input {', '.join(unknown)}; the model's inputs are {', '.join(inputs)}")
     if missing := [name for name in inputs if name not in feeds and name not in graph.initializers]:
         raise InputError(f"inputs without a value: {', '.join(missing)}")
-    known = {*inputs, *graph.initializers, *(value.name for node in graph for value in node.outputs)}
-    if unknown := sorted(set(outputs or ()) - known):
+    names = {*inputs, *graph.initializers, *(value.name for node in graph for value in node.outputs)}
+    if unknown := sorted(set(outputs or ()) - names):
         raise InputError(f"there is no value {', '.join(unknown)} in the model")
 
 

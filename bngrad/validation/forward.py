@@ -38,7 +38,7 @@ class Forward(NamedTuple):
     outputs: frozenset[str]
     """The names of the model's outputs."""
     note: str
-    """What was changed so that the model can be evaluated; empty if nothing was."""
+    """The changes with which the model can be evaluated; empty if there are none."""
     stops: str = ""
     """The first StopGradient, whose effect differences of the loss do not show; empty if there is none."""
 

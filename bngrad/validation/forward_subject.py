@@ -40,7 +40,7 @@ def forward_model_subject(
 
     Args:
         model: The forward model. It is not modified.
-        tested: The training graph to check; None to make one.
+        tested: The training graph to check; None to build one.
         options: The options of the validation.
         oracle: Returns ONNX Runtime's training build, started on first use.
 
@@ -52,15 +52,15 @@ def forward_model_subject(
     inputs, against, builder = options.inputs or {}, options.against, options.builder
     bound = model.clone()
     bind_dimensions(bound, options.dims or {}, feeds_of(bound, inputs), options.batch_size)
-    made = training_graph(bound, options)
-    original = made.model
+    training = training_graph(bound, options)
+    original = training.model
     notes: list[str] = []
     values: dict[str, Array] = {}
     by_ort = against == "ort" or builder == "ort"
     if by_ort:
         running = oracle()
         try:
-            prepared, original = _by_ort(bound, made, options, running)
+            prepared, original = _by_ort(bound, training, options, running)
         except (ModelError, OracleError) as error:
             if builder == "ort":
                 raise
@@ -73,27 +73,27 @@ def forward_model_subject(
             notes += prepared.notes
             values = prepared.values
     if not by_ort and tested is None and options.wrt is None:
-        made, more = _with_data_inputs(bound, made, options)
-        original, notes = made.model, notes + more
+        training, more = _with_data_inputs(bound, training, options)
+        original, notes = training.model, notes + more
     if tested is None and builder == "ort":
         tested, _ = for_target(original, target="stock", unbiased_running_var=options.unbiased)
     elif tested is None:
         # From the model with its symbolic dimensions, so that the graph works for all sizes.
-        training = training_graph(model, options, loss=made.loss, wrt=list(made.gradients)).model
+        graph = training_graph(model, options, loss=training.loss, wrt=list(training.gradients)).model
         if by_ort:
-            _name_statistics(training, original)
-        tested, _ = for_target(training, target="stock", unbiased_running_var=options.unbiased, source=model)
+            _name_statistics(graph, original)
+        tested, _ = for_target(graph, target="stock", unbiased_running_var=options.unbiased, source=model)
     if options.unbiased:
         unbias_running_variances(original.graph)
-    bind_dimensions(made.model, {}, inputs, options.batch_size)
-    feeds = draw_inputs(made.model, given={**values, **inputs}, seed=options.seed)
+    bind_dimensions(training.model, {}, inputs, options.batch_size)
+    feeds = draw_inputs(training.model, arrays={**values, **inputs}, seed=options.seed)
     return Subject(
         forward=model,
         original=original,
         tested=tested,
         feeds={**values, **feeds},
-        loss=made.loss,
-        gradients=made.gradients,
+        loss=training.loss,
+        gradients=training.gradients,
         against=against,
         other_builder=by_ort and builder == "bngrad",
         options=options,
@@ -101,7 +101,9 @@ def forward_model_subject(
     )
 
 
-def _by_ort(model: ir.Model, made: Training, options: ForwardOptions, oracle: Oracle) -> tuple[Prepared, ir.Model]:
+def _by_ort(
+    model: ir.Model, training: Training, options: ForwardOptions, oracle: Oracle
+) -> tuple[Prepared, ir.Model]:
     """Returns ORT's training graph of a forward model, for the same loss and values as ours.
 
     Raises:
@@ -116,8 +118,8 @@ def _by_ort(model: ir.Model, made: Training, options: ForwardOptions, oracle: Or
         raise ModelError("it does not support running statistics that several batch norms update")
     prepared = prepare_forward(
         model,
-        made.loss,
-        list(made.gradients),
+        training.loss,
+        list(training.gradients),
         options=options,
         # As constants they would be folded in float, and the graphs in float64 would differ.
         frozen_statistics_as_inputs=True,
@@ -125,30 +127,30 @@ def _by_ort(model: ir.Model, made: Training, options: ForwardOptions, oracle: Or
     return prepared, oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
 
 
-def _with_data_inputs(model: ir.Model, made: Training, options: ForwardOptions) -> tuple[Training, list[str]]:
+def _with_data_inputs(model: ir.Model, training: Training, options: ForwardOptions) -> tuple[Training, list[str]]:
     """Adds the gradients with respect to float inputs that are data; also returns notes on those that fail."""
-    others = {*made.gradients, *made.running_statistics}
+    others = {*training.gradients, *training.running_statistics}
     data = [
         str(value.name)
         for value in model.graph.inputs
         if value.dtype in SUPPORTED_DTYPES and value.const_value is None and value.name not in others
     ]
     if not data:
-        return made, []
+        return training, []
     prepared = prepare(model, options)
-    loss = find_loss(prepared, made.loss)
-    found, notes = list(made.gradients), []
+    loss = find_loss(prepared, training.loss)
+    names, notes = list(training.gradients), []
     for name in data:
         try:
             find_wrt(prepared, [name], loss)
         except ModelError as error:
             notes.append(f"the gradient with respect to input {name!r} is not checked: {error}")
         else:
-            found.append(name)
+            names.append(name)
     try:
-        return training_graph(model, options, loss=made.loss, wrt=found), notes
+        return training_graph(model, options, loss=training.loss, wrt=names), notes
     except ModelError as error:
-        return made, [f"the gradients with respect to the data inputs are not checked: {error}"]
+        return training, [f"the gradients with respect to the data inputs are not checked: {error}"]
 
 
 def _name_statistics(training: ir.Model, original: ir.Model) -> None:

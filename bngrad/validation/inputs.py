@@ -72,11 +72,11 @@ _MOVES_LABELS = {
     **dict.fromkeys(("Add", "Sub"), slice(2)),
     "Where": slice(1, 3),
 }
-"""Ops between labels and the inputs that they are made of, with the inputs that have labels."""
+"""Ops between labels and the inputs that they are computed from, with the inputs that have labels."""
 
 
 def bind_dimensions(
-    model: ir.Model, dims: Mapping[str, int], given: Mapping[str, Array], batch_size: int | None = None
+    model: ir.Model, dims: Mapping[str, int], arrays: Mapping[str, Array], batch_size: int | None = None
 ) -> None:
     """Replaces the symbolic dimensions of a model's inputs by sizes, in all shapes of the model.
 
@@ -85,24 +85,24 @@ def bind_dimensions(
 
     Args:
         model: The model. The shapes of its values are modified.
-        dims: Sizes by dimension name; others are taken from the given arrays, or are `DEFAULT_DIM`.
-        given: Arrays by input name.
+        dims: Sizes by dimension name; others are taken from ``arrays``, or are `DEFAULT_DIM`.
+        arrays: Arrays by input name.
         batch_size: The size of the first dimension of inputs without a default, where it is symbolic and neither
-            ``dims`` nor a given array says it; fixed sizes stay.
+            ``dims`` nor an array states it; fixed sizes stay.
 
     Raises:
         InputError: There is no such dimension or input, or a size is not positive.
     """
     inputs = {str(value.name): value for value in model.graph.inputs}
     symbols = symbolic_dimensions(model)
-    for name in given:
+    for name in arrays:
         if name not in inputs:
             raise InputError(f"there is no input {name!r}; the model's inputs are {', '.join(inputs)}")
     for name, size in dims.items():
         if name not in symbols:
-            known = ", ".join(sorted(symbols)) or "none"
+            names = ", ".join(sorted(symbols)) or "none"
             raise InputError(
-                f"there is no symbolic dimension {name!r} among the inputs; there are: {known} (--batch-size is "
+                f"there is no symbolic dimension {name!r} among the inputs; there are: {names} (--batch-size is "
                 "that of the first one, whatever its name)"
             )
         if size < 1:
@@ -110,22 +110,22 @@ def bind_dimensions(
     if batch_size is not None and batch_size < 1:
         raise InputError(f"the batch size is {batch_size}; expected 1 or more")
     batches = (
-        {} if batch_size is None else dict.fromkeys(_bind_batches(inputs.values(), given, batch_size), batch_size)
+        {} if batch_size is None else dict.fromkeys(_bind_batches(inputs.values(), arrays, batch_size), batch_size)
     )
-    sizes = dict.fromkeys(symbols, DEFAULT_DIM) | batches | _sizes_of_given(inputs, given) | dict(dims)
+    sizes = dict.fromkeys(symbols, DEFAULT_DIM) | batches | _sizes_of_given(inputs, arrays) | dict(dims)
     for value in _all_values(model):
         if value.shape is not None:
             value.shape = ir.Shape([sizes.get(_symbol(dim), dim) for dim in value.shape])
 
 
-def _bind_batches(inputs: Iterable[ir.Value], given: Mapping[str, Array], size: int) -> Iterator[str]:
+def _bind_batches(inputs: Iterable[ir.Value], arrays: Mapping[str, Array], size: int) -> Iterator[str]:
     """Yields the names of first dimensions; those without a name get the size."""
     for value in inputs:
         if value.const_value is not None or not value.shape or isinstance(value.shape[0], int):
             continue
         if name := _symbol(value.shape[0]):
             yield name
-        elif value.name not in given:
+        elif value.name not in arrays:
             value.shape = ir.Shape([size, *value.shape[1:]])
 
 
@@ -134,16 +134,16 @@ def symbolic_dimensions(model: ir.Model) -> set[str]:
     return {symbol for value in model.graph.inputs for d in value.shape or () if (symbol := _symbol(d))}
 
 
-def _sizes_of_given(inputs: Mapping[str, ir.Value], given: Mapping[str, Array]) -> dict[str, int]:
+def _sizes_of_given(inputs: Mapping[str, ir.Value], arrays: Mapping[str, Array]) -> dict[str, int]:
     return {
         symbol: size
-        for name, array in given.items()
+        for name, array in arrays.items()
         for dim, size in zip(inputs[name].shape or (), array.shape, strict=False)
         if (symbol := _symbol(dim))
     }
 
 
-def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, seed: int = 0) -> dict[str, Array]:
+def draw_inputs(model: ir.Model, *, arrays: Mapping[str, Array] | None = None, seed: int = 0) -> dict[str, Array]:
     """Returns an array for every input of a model.
 
     Labels are below the number of classes, indices below the number of rows, variances and scales are positive,
@@ -153,13 +153,13 @@ def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, se
     Args:
         model: The model, without symbolic dimensions. For random labels, the shape of the loss's scores must be
             known.
-        given: Arrays by input name, which are used unchanged.
+        arrays: Arrays by input name, which are used unchanged.
         seed: Seed of the random values.
 
     Raises:
         InputError: The shape or type of a given array is wrong, or random values of an input are not supported.
     """
-    given = dict(given or {})
+    arrays = dict(arrays or {})
     draws, classes = _roles(model)
     generator = np.random.default_rng(seed)
     feeds: dict[str, Array] = {}
@@ -167,8 +167,8 @@ def draw_inputs(model: ir.Model, *, given: Mapping[str, Array] | None = None, se
         name = str(value.name)
         shape = _sizes(name, value)
         dtype = value.dtype.numpy() if value.dtype is not None else np.dtype(np.float32)
-        if name in given:
-            feeds[name] = _check_given(name, given[name], shape, dtype)
+        if name in arrays:
+            feeds[name] = _check_given(name, arrays[name], shape, dtype)
         elif value.const_value is not None:
             feeds[name] = value.const_value.numpy()
         elif dtype.kind in "iu":
@@ -203,8 +203,8 @@ def _roles(model: ir.Model) -> tuple[dict[str, Draw], dict[str, int | None]]:
             labels, rows, axis = (*_LABELS[kind], 1) if kind in _LABELS else (1, 0, _axis(node))
             count = None if (table := node.inputs[rows]) is None else known_dimension(table, axis)
             for value in _made_of(node.inputs[labels]):
-                known = classes.get(str(value.name))  # may be known for the loss but not for its gradient
-                classes[str(value.name)] = min((n for n in (count, known) if n is not None), default=None)
+                limit = classes.get(str(value.name))  # may be known for the loss but not for its gradient
+                classes[str(value.name)] = min((n for n in (count, limit) if n is not None), default=None)
     return draws, classes
 
 
@@ -214,17 +214,17 @@ def _axis(gather: ir.Node) -> int:
 
 def _made_of(labels: ir.Value | None) -> list[ir.Value]:
     """The graph inputs that labels are, moved, cast, or shifted where they are negative."""
-    found: dict[ir.Value, None] = {}
+    values: dict[ir.Value, None] = {}
     waiting = [labels]
     while waiting:
         value = waiting.pop()
-        if value is None or value in found:
+        if value is None or value in values:
             continue
-        found[value] = None
+        values[value] = None
         maker = value.producer()
         if maker is not None and maker.op_type in _MOVES_LABELS and not maker.domain:
             waiting += maker.inputs[_MOVES_LABELS[maker.op_type]]
-    return [value for value in found if value.is_graph_input()]
+    return [value for value in values if value.is_graph_input()]
 
 
 def _class_count(name: str, classes: Mapping[str, int | None]) -> int:
@@ -250,7 +250,7 @@ def _all_values(model: ir.Model) -> set[ir.Value]:
 
 def _sizes(name: str, value: ir.Value) -> tuple[int, ...]:
     if isinstance(value.type, ir.SequenceType):
-        raise InputError(f"input {name!r} is a sequence of tensors; expected tensors alone")
+        raise InputError(f"input {name!r} is a sequence of tensors; expected only tensors")
     if value.shape is None:
         raise InputError(f"the rank of input {name!r} is unknown; add shape information to the model")
     return tuple(dim if isinstance(dim, int) else DEFAULT_DIM for dim in value.shape)

@@ -1,4 +1,4 @@
-"""The lock-step check: compares each batch norm alone, with the input values that it had in the original graph.
+"""The lock-step check: compares each batch norm by itself, with its input values in the original graph.
 
 Comparing whole graphs with a tolerance proves little, because the kinks of ReLU and max pooling amplify rounding
 errors in a deep network. In lock-step, each node gets the original's inputs, so that errors do not propagate, the
@@ -138,8 +138,8 @@ def _compare(
             inputs = (*runner.get_inputs(), *runner.get_overridable_initializers())
             feeds = {i.name: values[i.name] for i in inputs}
 
-            def run(given: Mapping[str, Array], runner: InferenceSession = runner) -> dict[str, Array]:
-                return dict(zip(names, runner.run(names, given), strict=True))
+            def run(inputs: Mapping[str, Array], runner: InferenceSession = runner) -> dict[str, Array]:
+                return dict(zip(names, runner.run(names, inputs), strict=True))
 
             results = run(feeds)
             targets = list(_targets(site, run, feeds, values, against))

@@ -24,16 +24,16 @@ class WithLoss(NamedTuple):
     loss: str | None
     """The name of the loss; None for the only float scalar of the model."""
     notes: list[str]
-    """What is to be said about the loss function."""
+    """Notes on the loss function."""
     warnings: list[str]
-    """What is probably not intended."""
+    """Warnings of probable mistakes."""
 
 
 def with_loss(model: ir.Model, options: LossOptions) -> WithLoss:
     """Appends a loss function to a model that has no loss.
 
     A training graph, and a model with one float scalar among its outputs, keep their own, so that one command line
-    can be that of several models; unless a prediction is named.
+    serves several models; unless a prediction is named.
 
     Args:
         model: The user's model; it is not changed.
@@ -53,7 +53,7 @@ def with_loss(model: ir.Model, options: LossOptions) -> WithLoss:
 
 
 def _own_loss(model: ir.Model) -> str | None:
-    """What loss a model has; None if it has none."""
+    """Returns the reason why a model needs no loss function; None if it needs one."""
     if described_training_graph(model) is not None or any(map(is_gradient, all_nodes(model))):
         return "the model is a training graph"
     typed = model.clone()

@@ -125,7 +125,7 @@ def noise_floors(results: Sequence[Mapping[str, Array]], kinds: Mapping[str, str
         kinds: The kind of each output.
     """
     pairs = list(itertools.combinations(results, 2))
-    spread = {name: max(distance(one[name], other[name]) for one, other in pairs) for name in results[0]}
+    spread = {name: max(distance(result[name], other[name]) for result, other in pairs) for name in results[0]}
     sizes = {name: norm(value) for name, value in results[0].items()}
     return at_least_rounding(spread, sizes, {name: spacing(value) for name, value in results[0].items()}, kinds)
 

@@ -156,7 +156,7 @@ class _Points:
         """Returns the loss of the forward model.
 
         Raises:
-            EvaluationError: It is no single number, as what a file calls its loss may be.
+            EvaluationError: The loss is not a single number; a file may name any output as its loss.
         """
         loss = self._forward.evaluator.from_any(feeds, [self._loss])[self._loss]
         if loss.size != 1:
@@ -178,7 +178,7 @@ class _Points:
 
 
 def nearby(feeds: Mapping[str, Array], names: Iterable[str], generator: np.random.Generator) -> dict[str, Array]:
-    """Returns inputs of which those of some names are moved by `POINT_DISTANCE`, in float64."""
+    """Returns inputs in float64, some of them moved by `POINT_DISTANCE`."""
     moved = dict(feeds)
     for name in names:
         value = moved[name].astype(np.float64)
@@ -203,9 +203,9 @@ def _checked(points: _Points, wrt: str, output: str, generator: np.random.Genera
             return _failed(output, f"it is not finite where the loss is {point.loss:.6g}")
         if value.size == 0:
             return _row(output, _Slope(0.0, 0.0, 1.0, 0.0), "it has no elements")
-        found = _slope(points, point, wrt, gradient, _direction(value, gradient, generator))
-        if found is not None:
-            slope, kink = found
+        result = _slope(points, point, wrt, gradient, _direction(value, gradient, generator))
+        if result is not None:
+            slope, kink = result
             notes = ["a kink within the step"] if kink else []
             notes += ["at a point nearby"] if number else []
             return _row(output, slope, ", ".join(notes))

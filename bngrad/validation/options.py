@@ -42,7 +42,7 @@ class ValidateOptions(LossOptions):
     against: Against = option(
         "ort",
         "Reference to compare with: ONNX Runtime's gradient builder and kernels (ort); NumPy in float64 and "
-        "central differences (reference); central differences of the loss alone (numeric); or PyTorch's autograd "
+        "central differences (reference); only central differences of the loss (numeric); or PyTorch's autograd "
         "in float64 (torch), which needs PyTorch (`pip install 'bngrad[torch]'`). The last three need no oracle "
         "and accept any MODEL that differentiate accepts, torch if PyTorch has its ops.",
     )

@@ -1,4 +1,4 @@
-"""References of `validate` that are made by packages above this one, and loaded when they are first used.
+"""References of `validate` that packages above this one provide, and loaded when they are first used.
 
 Such a package may be optional, as PyTorch is, so nothing is imported when a reference is registered.
 """

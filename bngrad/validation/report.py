@@ -32,7 +32,7 @@ class Row:
     implementation: str
     """The implementation of the ops that computed the tensor; `float64, function` in the checks in double."""
     against: str
-    """What the tensor was compared with."""
+    """The reference that the tensor was compared with."""
     max_abs: float
     """The largest absolute difference."""
     relative_l2: float
@@ -40,7 +40,7 @@ class Row:
     measure: float
     """The deciding value, in the unit of the check; the row passes if it is at most the check's limit."""
     passed: bool
-    """Whether the measure is at most the limit of the check."""
+    """True if the measure is at most the limit of the check."""
     note: str = ""
     """A remark on the comparison; empty if there is none."""
     position: int | None = None
@@ -60,24 +60,24 @@ class Check:
     rows: list[Row] = field(default_factory=list)
     """The comparisons; in JSON, worst first."""
     skipped: str = ""
-    """Why the check was skipped; empty if it was not."""
+    """The reason why the check was skipped; empty if it was not."""
     undecided: dict[str, str] = field(default_factory=dict)
-    """What could not be compared although the check was run, and why."""
+    """The values that could not be compared although the check was run, with the reason for each."""
     notes: list[str] = field(default_factory=list)
     """Remarks on how the check was run."""
     required: bool = False
-    """Whether the report fails if the check is skipped."""
+    """True if the report fails when the check is skipped."""
     statistics: dict[str, list[TensorStatistics]] = field(default_factory=dict)
     """The tensors of the subjects with the largest measures, worst first."""
 
     @property
     def passed(self) -> bool:
-        """Whether the check was run, compared anything, and all rows passed."""
+        """True if the check was run, compared anything, and all rows passed."""
         return not self.problem
 
     @property
     def problem(self) -> str:
-        """Why the check did not pass; empty if it did."""
+        """The reason why the check did not pass; empty if it did."""
         if self.skipped:
             return f"skipped, {self.skipped}"
         if not self.rows:
@@ -106,7 +106,7 @@ class Report:
     batch_norms: dict[str, int]
     """The number of batch-norm nodes of the original, by op type."""
     against: str
-    """What the gradients were compared with."""
+    """The reference that the gradients were compared with."""
     implementations: list[str]
     """The implementations of the ops that were validated."""
     seed: int
@@ -120,11 +120,11 @@ class Report:
     warnings: Sequence[str] = field(default_factory=list)
     """Reasons why a forward model is probably not suitable for training."""
     identity: Identity | None = None
-    """What identifies the model."""
+    """The identity of the model: hashes and counts."""
     environment: Environment | None = None
     """The versions and the machine of the run."""
     error: str = ""
-    """Why the model could not be validated; empty if it was."""
+    """The reason why the model could not be validated; empty if it was."""
 
     @property
     def providers(self) -> list[str]:
@@ -133,12 +133,12 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether at least one check was run, and all checks that were run or are required passed."""
+        """True if at least one check was run, and all checks that were run or are required passed."""
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """Why the report did not pass, in one line; empty if it did."""
+        """The reason why the report did not pass, in one line; empty if it did."""
         if self.error:
             return self.error
         if all(check.skipped for check in self.checks):
@@ -179,9 +179,9 @@ def failed_report(model: str, against: str, seed: int, error: str) -> Report:
 
     Args:
         model: The model.
-        against: What it was to be compared with.
+        against: The reference that it was to be compared with.
         seed: The seed of random values.
-        error: Why it could not be validated.
+        error: The reason why it could not be validated.
     """
     return Report(model, {}, against, [], seed, {}, error=error)
 
@@ -194,7 +194,7 @@ def _name_infinities(content: dict[str, Any]) -> None:
 
 
 def rank(measure: float) -> float:
-    """Returns what errors are sorted by: the error itself; NaN is worst."""
+    """Returns the key that errors are sorted by: the error itself; NaN is worst."""
     return math.inf if math.isnan(measure) else measure
 
 

@@ -138,8 +138,8 @@ def batch_norms_inside(original: ir.Model) -> list[str]:
 
     Their values cannot be captured, so they are checked as part of whole graphs only.
     """
-    found = [node for node in _batch_norms(original) if node.graph is not original.graph]
-    return [node.name or node.op_type for node in found]
+    nodes = [node for node in _batch_norms(original) if node.graph is not original.graph]
+    return [node.name or node.op_type for node in nodes]
 
 
 def _batch_norms(model: ir.Model) -> list[ir.Node]:

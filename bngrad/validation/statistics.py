@@ -1,4 +1,4 @@
-"""Statistics of the tensors of the worst nodes: what a reader asks for first when a comparison fails."""
+"""Statistics of the tensors of the worst nodes, which are needed first when a comparison fails."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class WorstSubjects:
             if rank <= self._kept[least][0]:
                 return
             del self._kept[least]
-        self._kept[subject] = rank, [tensor_statistics(*one) for one in tensors()]
+        self._kept[subject] = rank, [tensor_statistics(*tensor) for tensor in tensors()]
 
     def worst_first(self) -> dict[str, list[TensorStatistics]]:
         """Returns the statistics by subject, the one with the largest measure first."""
@@ -86,7 +86,7 @@ def expected_and_computed(name: str, expected: Array, computed: Array, by: str) 
 
 
 def tensor_statistics(role: str, name: str, value: Array) -> TensorStatistics:
-    """Returns the statistics of an array of numbers or booleans; of other arrays, the type and shape alone."""
+    """Returns the statistics of an array of numbers or booleans; of other arrays, only the type and shape."""
     dtype, shape = str(value.dtype), list(value.shape)
     if value.dtype.kind not in "fiub":
         if value.dtype.kind in "OSU":

@@ -30,9 +30,9 @@ class Subject(NamedTuple):
     gradients: dict[str, str]
     """The gradient outputs, by the names of the values they belong to."""
     against: Against
-    """What the graph is compared with; `ort` becomes `reference` if ORT's builder does not support the model."""
+    """The reference to compare with; `ort` becomes `reference` if ORT's builder does not support the model."""
     other_builder: bool
-    """Whether the original and the graph under test are from different builders."""
+    """True if the original and the graph under test are from different builders."""
     options: ForwardOptions
     """The options by which the forward model is differentiated."""
     notes: list[str]

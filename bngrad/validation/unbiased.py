@@ -34,12 +34,12 @@ def _unbias(graph: ir.Graph, node: ir.Node) -> None:
     biased, old = node.outputs[2], node.inputs[4]
     assert old is not None, "a batch norm has a running variance"  # noqa: S101
     name, dtype = biased.name, old.dtype or ir.DataType.FLOAT
-    made: list[ir.Node] = []
+    nodes: list[ir.Node] = []
 
     def op(op_type: str, *inputs: ir.Value | None, **attributes: int | ir.TensorProtocol) -> ir.Value:
-        new = ir.node(op_type, inputs, attributes, name=f"{name}/{op_type}_{len(made)}")
-        new.outputs[0].name = f"{name}/unbiased_{len(made)}"
-        made.append(new)
+        new = ir.node(op_type, inputs, attributes, name=f"{name}/{op_type}_{len(nodes)}")
+        new.outputs[0].name = f"{name}/unbiased_{len(nodes)}"
+        nodes.append(new)
         return new.outputs[0]
 
     def number(value: float) -> ir.Value:
@@ -48,14 +48,14 @@ def _unbias(graph: ir.Graph, node: ir.Node) -> None:
     def count(value: ir.Value | None) -> ir.Value:
         return op("Cast", op("Size", value), to=dtype)
 
-    one = number(1.0)
+    unit = number(1.0)
     M = op("Div", count(node.inputs[0]), count(old))
-    excess = op("Sub", op("Div", M, op("Max", op("Sub", M, one), one)), one)
+    excess = op("Sub", op("Div", M, op("Max", op("Sub", M, unit), unit)), unit)
     momentum = float(np.float32(node.attributes.get_float("momentum", 0.9)))
     if node.op_type == BATCH_NORM_INTERNAL[1]:
         inv_std, epsilon = node.outputs[_INV_STD], float(np.float32(node.attributes.get_float("epsilon", 1e-5)))
         variance = op("Sub", op("Reciprocal", op("Mul", inv_std, inv_std)), number(epsilon))
-        batch = op("Mul", op("Sub", one, number(momentum)), variance)
+        batch = op("Mul", op("Sub", unit, number(momentum)), variance)
     else:
         batch = op("Sub", None, op("Mul", number(momentum), old))
     result = op("Add", None, op("Mul", batch, excess))
@@ -63,6 +63,6 @@ def _unbias(graph: ir.Graph, node: ir.Node) -> None:
     for new in (batch.producer(), result.producer()):
         if new is not None and new.inputs[0] is None:
             new.replace_input_with(0, biased)
-    graph.insert_after(node, made)
+    graph.insert_after(node, nodes)
     result.name, biased.name = name, f"{name}/biased"
     result.type, result.shape = biased.type, biased.shape

@@ -153,13 +153,13 @@ def _supported_implementations(
     if has_type(model, SIXTEEN_BITS):
         unsupported["python"] = "does not support float16 and bfloat16"
     if any(is_collective(node) for node in all_nodes(model)):
-        unsupported["function"] = "does not support the collectives of a model made with --sync"
+        unsupported["function"] = "does not support the collectives of a model built with --sync"
     supported = tuple(implementation for implementation in implementations if implementation not in unsupported)
     if not supported:
         (implementation,) = implementations
         raise InputError(f"the {implementation} implementation {unsupported[implementation]}; use native")
     left_out = [implementation for implementation in implementations if implementation in unsupported]
-    return supported, [f"the {each} implementation was not checked: it {unsupported[each]}" for each in left_out]
+    return supported, [f"the {name} implementation was not checked: it {unsupported[name]}" for name in left_out]
 
 
 def _batch_norms(model: ir.Model) -> dict[str, int]:

@@ -211,7 +211,7 @@ def test_a_step_of_a_fixed_batch_size(command):
     assert command("train", "fixed.onnx", *options, "--validation", "valid.npz")[0] == 0
     assert len([record for record in records() if "loss" in record]) == 5
     code, _, err = command("train", "fixed.onnx", *options, "--batch-size", "4")
-    assert (code, err) == (2, "bngrad: error: --batch-size is 4, but the step takes batches of 8 alone\n")
+    assert (code, err) == (2, "bngrad: error: --batch-size is 4, but the step takes only batches of 8\n")
 
 
 def test_the_first_of_equal_epochs_is_the_best(command):

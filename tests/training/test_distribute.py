@@ -217,7 +217,7 @@ def test_no_synchronized_model_runs_without_the_library(make):
     assert collectives(result)
     with pytest.raises(Exception, match=r"All\w+.* is not a registered function/op"):
         onnxruntime.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
-    with pytest.raises(bngrad.LibraryError, match=r"made with --sync: .* use the native implementation"):
+    with pytest.raises(bngrad.LibraryError, match=r"built with --sync: .* use the native implementation"):
         bngrad.session(result, "function")
     assert bngrad.session(result, "native").get_outputs()
 
@@ -324,7 +324,7 @@ def test_validate_runs_it_on_one_rank(against):
         report.notes
     )
     with pytest.raises(
-        InputError, match="the function implementation does not support the collectives of a model made"
+        InputError, match="the function implementation does not support the collectives of a model built"
     ):
         bngrad.validate(training_graph, against="numeric", dims={"N": 4}, implementation="function")
 

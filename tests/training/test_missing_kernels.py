@@ -40,7 +40,7 @@ REFUSED = {
     ),
     "bfloat16, a loss": (
         forward("bfloat16", "Relu"),
-        "of NegativeLogLikelihoodLoss for bfloat16, which SoftmaxCrossEntropyLoss is made of; export the model",
+        "of NegativeLogLikelihoodLoss for bfloat16, which is part of SoftmaxCrossEntropyLoss; export the model",
     ),
     "bfloat16, a product": (
         forward("bfloat16", "Relu", "s = Mul (z, z) loss = ReduceMean <keepdims = 0> (s)"),

@@ -19,7 +19,7 @@ def _training_graph(forward: onnx.ModelProto, batch: int) -> tuple[ir.Model, dic
     prepared = prepare_forward(ir.to_proto(model))
     with Oracle() as oracle:
         original = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
-    feeds = draw_inputs(rewrite(original, target="training").model, given=prepared.values, seed=1)
+    feeds = draw_inputs(rewrite(original, target="training").model, arrays=prepared.values, seed=1)
     return original, feeds
 
 

@@ -344,7 +344,7 @@ def test_what_differentiate_made_is_checked_alone():
     assert gradients_in(report) == {"s_grad", "b_grad"}
     for against in ("ort", "reference"):
         with pytest.raises(
-            ModelError, match=r"is rewritten already; pass the original model, .* or validate this one alone"
+            ModelError, match=r"is rewritten already; pass the original model, .* or validate this one by itself"
         ):
             bngrad.validate(training, against=against)
 

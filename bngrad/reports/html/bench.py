@@ -63,14 +63,13 @@ def write_html(head: Mapping[str, object], rows: Sequence[Measurement], model: s
     Raises:
         InputError: The file cannot be written.
     """
-    found = environment()
     head = {key: value for key, value in head.items() if key not in ("version", "rows")}
     write_page(
         path,
         "bench",
         head=head,
         model=model,
-        environment=found,
+        environment=environment(),
         cases=len(rows),
         batch_norms=sum(row.count for row in rows),
         total=sum(row.count * row.kernel.median for row in rows) * 1e3,
@@ -116,8 +115,8 @@ def _fractions(rows: Sequence[Measurement]) -> list[_Bar]:
     scale = 100 / max(1.05, 1.02 * max(highest, default=0.0))
 
     def quartiles(row: Measurement) -> _Quartiles:
-        one = scale * row.bandwidth_fraction * row.kernel.median
-        return _Quartiles(*(round(one / seconds, 3) for seconds in reversed(row.kernel)))
+        optimum = scale * row.bandwidth_fraction * row.kernel.median
+        return _Quartiles(*(round(optimum / seconds, 3) for seconds in reversed(row.kernel)))
 
     return [
         _Bar(

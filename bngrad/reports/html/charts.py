@@ -91,7 +91,7 @@ class LogAxis:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of a histogram, from ``x`` percent on, with what it says."""
+    """A bar of a histogram, from ``x`` percent on, with its label."""
 
     x: float
     width: float
@@ -103,7 +103,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many ratios there are in each half decade."""
+    """The number of ratios in each half decade."""
 
     bars: list[Bar]
     ticks: list[Tick]

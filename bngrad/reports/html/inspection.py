@@ -24,7 +24,7 @@ _MODES = {
     "training": "training",
     "synchronized": "synchronized",
     "frozen": "frozen",
-    "gradient": "gradient alone",
+    "gradient": "gradient only",
     "foreign": "other system",
     "unknown": "unknown",
 }
@@ -70,11 +70,11 @@ class _Strip:
     nodes: int
 
 
-def write_html(found: Inspection, model: str, identity: Identity, path: Path) -> None:
+def write_html(inspection: Inspection, model: str, identity: Identity, path: Path) -> None:
     """Writes what `inspect` found as one HTML page.
 
     Args:
-        found: What was found.
+        inspection: The result of `inspect`.
         model: The name of the model.
         identity: What identifies the model.
         path: The file to write.
@@ -82,41 +82,41 @@ def write_html(found: Inspection, model: str, identity: Identity, path: Path) ->
     Raises:
         InputError: The file cannot be written.
     """
-    ordered = sorted(found.batch_norms, key=lambda one: one.position)
+    ordered = sorted(inspection.batch_norms, key=lambda norm: norm.position)
     write_page(
         path,
         "inspection",
-        found=found,
+        found=inspection,
         model=model,
         identity=identity,
         environment=environment(),
-        strip_data=_strip(ordered, found.nodes) if ordered else None,
-        modes=[(_MODES[mode], count) for mode, count in Counter(one.mode for one in ordered).items()],
+        strip_data=_strip(ordered, inspection.nodes) if ordered else None,
+        modes=[(_MODES[mode], count) for mode, count in Counter(norm.mode for norm in ordered).items()],
         hazards=_hazards(ordered),
-        hazardous=sum(bool(one.hazards) for one in ordered),
-        table=Table("batch-norms", "In graph order", _COLUMNS, [_cells(one) for one in ordered]),
+        hazardous=sum(bool(norm.hazards) for norm in ordered),
+        table=Table("batch-norms", "In graph order", _COLUMNS, [_cells(norm) for norm in ordered]),
     )
 
 
-def _cells(one: BatchNorm) -> list[str]:
-    place, gradient, hazards = str(one.position + 1), one.gradient or "-", "; ".join(one.hazards)
-    return [place, one.name, one.mode, one.op, one.axes_text, one.dtype, one.shape, gradient, hazards]
+def _cells(norm: BatchNorm) -> list[str]:
+    place, gradient, hazards = str(norm.position + 1), norm.gradient or "-", "; ".join(norm.hazards)
+    return [place, norm.name, norm.mode, norm.op, norm.axes_text, norm.dtype, norm.shape, gradient, hazards]
 
 
 def _strip(batch_norms: list[BatchNorm], nodes: int) -> _Strip:
-    counts = Counter(one.mode for one in batch_norms)
+    counts = Counter(norm.mode for norm in batch_norms)
     modes = [mode for mode in _MODES if mode in counts]
     lanes = [_Lane(mode, _MODES[mode], counts[mode], LANE * index + LANE // 2) for index, mode in enumerate(modes)]
     heights = {lane.mode: lane.y for lane in lanes}
     marks = [
         _Mark(
-            x=percent(one.position, nodes),
-            y=heights[one.mode],
-            mode=one.mode,
-            hazard=bool(one.hazards),
-            label="; ".join([f"{one.name}: {one.op}, {one.shape}", *one.hazards]),
+            x=percent(norm.position, nodes),
+            y=heights[norm.mode],
+            mode=norm.mode,
+            hazard=bool(norm.hazards),
+            label="; ".join([f"{norm.name}: {norm.op}, {norm.shape}", *norm.hazards]),
         )
-        for one in batch_norms
+        for norm in batch_norms
     ]
     return _Strip(lanes, marks, LANE * len(lanes), nodes)
 
@@ -124,11 +124,11 @@ def _strip(batch_norms: list[BatchNorm], nodes: int) -> _Strip:
 def _hazards(batch_norms: list[BatchNorm]) -> list[str]:
     """Returns a line for each kind of hazard, with the first of the batch norms that have it."""
     names: dict[str, list[str]] = {}
-    for one in batch_norms:
-        for hazard in one.hazards:
-            names.setdefault(hazard, []).append(one.name)
+    for norm in batch_norms:
+        for hazard in norm.hazards:
+            names.setdefault(hazard, []).append(norm.name)
     return [
-        f"{hazard}: {', '.join(found[:_MOST_NAMES])}"
-        + (f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else "")
-        for hazard, found in names.items()
+        f"{hazard}: {', '.join(affected[:_MOST_NAMES])}"
+        + (f" and {len(affected) - _MOST_NAMES} more" if len(affected) > _MOST_NAMES else "")
+        for hazard, affected in names.items()
     ]

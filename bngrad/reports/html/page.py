@@ -85,9 +85,9 @@ def _environment() -> Environment:
 def _shown(value: object) -> object:
     """Returns a value with escapes for what is not printable in its texts; markup is ours."""
     if isinstance(value, dict):
-        return {_shown(key): _shown(one) for key, one in value.items()}
+        return {_shown(key): _shown(content) for key, content in value.items()}
     if isinstance(value, list | tuple):
-        return [_shown(one) for one in value]
+        return [_shown(content) for content in value]
     return visible(value, keep=LINES) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -96,7 +96,7 @@ def _dumps(value: object, **options: Any) -> str:  # noqa: ANN401 - those of `js
 
 
 def breakable(text: str) -> Markup:
-    """Returns a name, escaped, that may be broken into lines behind its separators; the script does the same."""
+    """Returns a name, escaped, that may be broken into lines after its separators; the script does the same."""
     return Markup("<wbr>").join(re.split(r"(?<=[./_:])", visible(text)))
 
 

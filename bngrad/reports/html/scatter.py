@@ -49,15 +49,15 @@ class Scatter:
     axis: LogAxis
     marks: list[Mark]
     places: int
-    """How many places there are."""
+    """The number of places."""
     boundary: float | None
-    """Where the backward pass begins, in percent; None if that is not known."""
+    """The begin of the backward pass, in percent; None if it is not known."""
     data: dict[str, Any]
-    """What the script reads: for each point its rank in graph order, and its vertical position."""
+    """The data for the script: for each point its rank in graph order, and its vertical position."""
 
     @property
     def limit(self) -> float:
-        """Where the limit is, in pixels."""
+        """The position of the limit, in pixels."""
         return self.axis.y(1.0)
 
 

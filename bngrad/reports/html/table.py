@@ -46,16 +46,16 @@ class Table:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the script reads: repeated cells of a ``choice`` are indices."""
+        """The data for the script: repeated cells of a ``choice`` are indices."""
         columns: list[dict[str, Any]] = []
         cells: list[Sequence[str | int]] = []
         for index, column in enumerate(self.columns):
             described: dict[str, Any] = {"label": column.label, "kind": column.kind}
             values: Sequence[str | int] = [row[index] for row in self.rows]
             if column.kind in ("choice", "result"):
-                known = {value: number for number, value in enumerate(dict.fromkeys(values))}
-                described["values"] = list(known)
-                values = [known[value] for value in values]
+                numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+                described["values"] = list(numbers)
+                values = [numbers[value] for value in values]
             columns.append(described)
             cells.append(values)
         return {"columns": columns, "cells": cells, "page": STATIC_ROWS}

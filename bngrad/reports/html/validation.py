@@ -23,7 +23,7 @@ WORST = 5
 """The most nodes of a check that are shown with the statistics of their tensors."""
 
 _ABOUT = {
-    "lock-step": "Each node alone, with the inputs that it has in the original graph, against the error bound of "
+    "lock-step": "Each node by itself, with its inputs in the original graph, against the error bound of "
     "its own arithmetic.",
     "whole graph": "All outputs of the graph, against how much they change when the inputs change by one ulp.",
     "float64": "All outputs of the graph in float64, where rounding cannot hide an error.",
@@ -64,7 +64,7 @@ class _Compared:
 
     @property
     def badness(self) -> tuple[bool, int, float]:
-        """What rows are sorted by: failed ones first, by check (ratios of checks do not compare), worst first."""
+        """The sort key of rows: failed ones first, by check (ratios of checks do not compare), worst first."""
         return self.row.passed, self.series, -rank(self.ratio)
 
     @property
@@ -125,11 +125,14 @@ def write_html(report: Report, path: Path) -> None:
         for series, check in enumerate(check for check in report.checks if check.rows)
         for row in check.rows
     ]
-    compared.sort(key=lambda one: one.badness)
+    compared.sort(key=lambda comparison: comparison.badness)
     table = Table(
-        "comparisons", "Failed ones first, by check, worst first", _COLUMNS, [one.cells for one in compared]
+        "comparisons",
+        "Failed ones first, by check, worst first",
+        _COLUMNS,
+        [comparison.cells for comparison in compared],
     )
-    sections = _sections(report.checks, [one.ratio for one in compared])
+    sections = _sections(report.checks, [comparison.ratio for comparison in compared])
     write_page(
         path,
         "validation",
@@ -137,15 +140,28 @@ def write_html(report: Report, path: Path) -> None:
         sections=sections,
         picture=_picture(compared) if compared else None,
         table=table,
-        failed=sum(not one.row.passed for one in compared),
+        failed=sum(not comparison.row.passed for comparison in compared),
         not_compared=[(c.name, name, why) for c in report.checks for name, why in c.undecided.items()],
         skipped=[check for check in report.checks if check.skipped],
     )
 
 
 def _picture(compared: Sequence[_Compared]) -> Scatter:
-    points = [Point(_place(one.row), one.ratio, one.series, not one.row.passed, one.label) for one in compared]
-    losses = [one.row.position for one in compared if one.row.kind == "loss" and one.row.position is not None]
+    points = [
+        Point(
+            _place(comparison.row),
+            comparison.ratio,
+            comparison.series,
+            not comparison.row.passed,
+            comparison.label,
+        )
+        for comparison in compared
+    ]
+    losses = [
+        comparison.row.position
+        for comparison in compared
+        if comparison.row.kind == "loss" and comparison.row.position is not None
+    ]
     return scatter(points, min(losses, default=None))
 
 

@@ -1,7 +1,7 @@
 """NumPy implementations of ops for onnx's reference evaluator, at the precision of their inputs.
 
 They are the ops of ORT's training dialect, ops of ``bngrad``, and ONNX ops that the evaluator computes wrongly or
-too slowly (each module says which and why). A function's positional arguments are the inputs of the op, its
+too slowly (each module states which and why). A function's positional arguments are the inputs of the op, its
 keyword arguments are the attributes, and its docstring is the formula.
 """
 

@@ -57,7 +57,7 @@ def resize_grad(
 def resized_identity(
     before: int, after: int, ends: Array | None, scale: float | None, attributes: dict[str, Any]
 ) -> Array:
-    """Returns what onnx's reference evaluator makes of the rows of an identity matrix.
+    """Returns the result of onnx's reference evaluator for the rows of an identity matrix.
 
     Args:
         before: The size of the axis.

@@ -76,7 +76,7 @@ def test_no_session_without_the_library():
     """Functions of the collectives would be those of one rank, and each process would train by itself."""
     result = ir.to_proto(rewrite(ir.from_proto(proto(WHOLE)), sync=True).model)
     assert not {"AllGather", "AllReduce"} & {function.name for function in result.functions}
-    with pytest.raises(LibraryError, match="made with --sync: its AllGather and AllReduce"):
+    with pytest.raises(LibraryError, match="built with --sync: its AllGather and AllReduce"):
         session(result, "function")
 
 
