@@ -1,7 +1,7 @@
 """From a Keras 3 model to a training step, and back. It needs the extra ``bngrad[keras]``.
 
 `training_step` exports a model with its loss, and builds the training step; a `bngrad.Trainer` runs it.
-`load_into` writes the trained weights and moving statistics into the model. `export` and `differentiate` make the
+`load_into` writes the trained weights and moving statistics into the model. `export` and `differentiate` build the
 forward model and the training graph. Weights have the names of Keras: `variable.path`.
 
 The model has to run on the TensorFlow backend; `load_into` takes a model on any.

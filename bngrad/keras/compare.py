@@ -68,7 +68,7 @@ def compare_step(
         loss: See `bngrad.keras.export`.
         data: The example.
         forward: The exported model.
-        options: How `differentiate` has to read it.
+        options: The options of `differentiate` for it.
 
     Raises:
         ModelError: ONNX Runtime cannot run the training graph.
@@ -76,7 +76,7 @@ def compare_step(
     run_graph = _graph_runner(forward, options)
     with _restored(model), _no_dropout():
         run_keras = _step_runner(model, loss, data)
-        state = _State({one.path: np.array(one) for one in model.variables}, data.arrays())
+        state = _State({variable.path: np.array(variable) for variable in model.variables}, data.arrays())
         return _compared(model, data, state, run_graph, run_keras)
 
 
@@ -89,20 +89,20 @@ def compare_inference(model: Any, loss: Any, data: DataInputs, evaluation: ir.Mo
         model: The Keras model; its variables have their values again afterwards.
         loss: See `bngrad.keras.export`.
         data: The example.
-        evaluation: The exported model, whose variables are initializers; it has the loss or not.
+        evaluation: The exported model, whose variables are initializers; it may lack the loss.
 
     Raises:
         ModelError: ONNX Runtime cannot run the exported model.
     """
     graph = evaluation.clone()
-    variables = {one.path: np.array(one) for one in model.variables}
-    take_state(graph, {name: one for name, one in variables.items() if name in graph.graph.initializers})
-    outputs = {str(one.name): str(one.name) for one in graph.graph.outputs}
+    variables = {variable.path: np.array(variable) for variable in model.variables}
+    take_state(graph, {name: array for name, array in variables.items() if name in graph.graph.initializers})
+    outputs = {str(value.name): str(value.name) for value in graph.graph.outputs}
     run_graph = _runner(graph, outputs)
     random = np.random.default_rng(0)
     for layer in model._flatten_layers():  # noqa: SLF001 - no public name lists nested layers
-        for one in [getattr(layer, name, None) for name in ("moving_mean", "moving_variance")]:
-            if path := getattr(one, "path", None):
+        for statistic in [getattr(layer, name, None) for name in ("moving_mean", "moving_variance")]:
+            if path := getattr(statistic, "path", None):
                 value = variables[path]
                 changed = value * (1 + 0.5 * random.random(value.shape)) + 0.1 * random.random(value.shape)
                 variables[path] = np.asarray(changed, value.dtype)
@@ -125,11 +125,11 @@ def _compared(
     def run(state: _State) -> Results:
         exact = run_keras(state)
         got = run_graph({**state.variables, **state.data})
-        wanted = {name: one for name, one in exact.items() if name in got or _is_needed(name, one, state)}
-        return Results(got, run_keras(_moved(model, state, 0, rounding, data)), wanted)
+        expected = {name: array for name, array in exact.items() if name in got or _is_needed(name, array, state)}
+        return Results(got, run_keras(_moved(model, state, 0, rounding, data)), expected)
 
     for seed in range(1, 4):
-        if all(np.isfinite(one).all() for one in run_keras(state).values()):
+        if all(np.isfinite(array).all() for array in run_keras(state).values()):
             break
         state = _moved(model, state, seed, _VARIED, data)
     else:
@@ -154,7 +154,7 @@ def _kind(name: str) -> str:
 
 
 def require_equal(check: Check, what: str) -> None:
-    """Refuses a step or another model that does not compute what TensorFlow does; ``what`` names it.
+    """Refuses a step or another model with other results than TensorFlow's; ``what`` names it.
 
     Raises:
         ModelError: A value differs by more than the limit of the check.
@@ -164,7 +164,7 @@ def require_equal(check: Check, what: str) -> None:
         raise ModelError(
             f"{what} differs from TensorFlow's on the example: {worst.tensor} is {worst.relative_l2:.1e} off "
             f"({len(check.failures)} of {len(check.rows)} values are); a layer or the loss does something that "
-            "the export loses: leave out layers of your own to find it, or pass check=False to go on"
+            "the export loses: leave out layers of your own to find it, or pass check=False to continue"
         )
 
 
@@ -173,15 +173,15 @@ def _graph_runner(forward: ir.Model, options: Mapping[str, Any]) -> Callable[[Ar
     names = Names(quiet)
     for node in random_nodes(quiet):
         drop_dropout(node, quiet.opset_imports[""], names)
-    made = differentiate(quiet, defaults=False, **options)
-    outputs = {made.loss: _LOSS}
-    outputs |= {output: gradient_name(name) for name, output in made.gradients.items()}
-    outputs |= {output: f"{name}{_NEW}" for name, output in made.running_statistics.items()}
-    return _runner(made.model, outputs)
+    training_graph = differentiate(quiet, defaults=False, **options)
+    outputs = {training_graph.loss: _LOSS}
+    outputs |= {output: gradient_name(name) for name, output in training_graph.gradients.items()}
+    outputs |= {output: f"{name}{_NEW}" for name, output in training_graph.running_statistics.items()}
+    return _runner(training_graph.model, outputs)
 
 
 def _runner(model: ir.Model, outputs: Mapping[str, str]) -> Callable[[Arrays], Arrays]:
-    """Runs a model with all its inputs by name; ``outputs`` gives its outputs other names."""
+    """Returns a function that runs a model with all its inputs by name; ``outputs`` renames its outputs."""
     proto = to_proto(model)
     try:
         started = session(proto)
@@ -192,7 +192,7 @@ def _runner(model: ir.Model, outputs: Mapping[str, str]) -> Callable[[Arrays], A
             f"ONNX Runtime refuses the graph, perhaps for a type that it has no kernel for: "
             f"{' '.join(str(error).split())}"
         ) from error
-    inputs = [one.name for one in started.get_inputs()]
+    inputs = [value.name for value in started.get_inputs()]
 
     def run(feeds: Arrays) -> Arrays:
         values = started.run(list(outputs), {name: feeds[name] for name in inputs})
@@ -209,21 +209,24 @@ def _step_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_State], 
         x, y = data.structured(tensors)
         with tf.GradientTape() as tape:
             total = loss_of(keras, tf, model, loss, x, y, model(x, training=True), training=True)
-        gradients = tape.gradient(total, [one.value for one in trainable])
+        gradients = tape.gradient(total, [variable.value for variable in trainable])
         return total, [
-            tf.zeros(one.shape, one.dtype) if value is None else tf.convert_to_tensor(value)
-            for one, value in zip(trainable, gradients, strict=True)
+            tf.zeros(variable.shape, variable.dtype) if value is None else tf.convert_to_tensor(value)
+            for variable, value in zip(trainable, gradients, strict=True)
         ]
 
     function = _function(tf, model, data, traced)
 
     def run(state: _State) -> Arrays:
         total, gradients = function(state)
-        found = {_LOSS: np.array(total)}
-        found |= {
-            gradient_name(one.path): np.array(value) for one, value in zip(trainable, gradients, strict=True)
+        results = {_LOSS: np.array(total)}
+        results |= {
+            gradient_name(variable.path): np.array(value)
+            for variable, value in zip(trainable, gradients, strict=True)
         }
-        return found | {f"{one.path}{_NEW}": np.array(one) for one in model.non_trainable_variables}
+        return results | {
+            f"{variable.path}{_NEW}": np.array(variable) for variable in model.non_trainable_variables
+        }
 
     return run
 
@@ -234,7 +237,7 @@ def _inference_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_Sta
     def traced(*tensors: Any) -> dict[str, Any]:  # noqa: ANN401
         x, y = data.structured(tensors)
         y_pred = model(x, training=False)
-        outputs = {name: tf.convert_to_tensor(one) for name, one in data.named("y_pred", y_pred).items()}
+        outputs = {name: tf.convert_to_tensor(tensor) for name, tensor in data.named("y_pred", y_pred).items()}
         if loss is not _NO_LOSS:
             outputs[_LOSS] = loss_of(keras, tf, model, loss, x, y, y_pred, training=False)
         return outputs
@@ -242,15 +245,15 @@ def _inference_runner(model: Any, loss: Any, data: DataInputs) -> Callable[[_Sta
     function = _function(tf, model, data, traced)
 
     def run(state: _State) -> Arrays:
-        return {name: np.array(one) for name, one in function(state).items()}
+        return {name: np.array(tensor) for name, tensor in function(state).items()}
 
     return run
 
 
 def _function(tf: Any, model: Any, data: DataInputs, traced: Callable[..., Any]) -> Callable[[_State], Any]:  # noqa: ANN401
-    """Returns what a function of the data computes from a state, whose variables the model has afterwards."""
-    given = data.arrays()
-    specs = [tf.TensorSpec(given[name].shape, given[name].dtype) for name in data.names]
+    """Returns a function from a state to the results of a traced one; the model has the state's variables then."""
+    arrays = data.arrays()
+    specs = [tf.TensorSpec(arrays[name].shape, arrays[name].dtype) for name in data.names]
     try:
         function: Callable[..., Any] = tf.function(traced, autograph=False).get_concrete_function(*specs)
     except BngradError:
@@ -267,28 +270,28 @@ def _function(tf: Any, model: Any, data: DataInputs, traced: Callable[..., Any])
 
 
 def _is_needed(name: str, value: NDArray[Any], state: _State) -> bool:
-    """Whether a graph must have an output: the loss, a gradient that is not 0, a variable that changes."""
+    """Tests whether a graph must have an output: the loss, a gradient that is not 0, a variable that changes."""
     old = state.variables.get(name.removesuffix(_NEW)) if name.endswith(_NEW) else None
     changes = bool(value.any()) if old is None else not np.array_equal(old, value, equal_nan=True)
     return name == _LOSS or changes
 
 
 def _moved(model: Any, state: _State, seed: int, size: float, data: DataInputs) -> _State:  # noqa: ANN401
-    """A state with other weights and float inputs; targets stay."""
+    """Returns a state with other weights and float inputs; targets stay."""
     random = np.random.default_rng(seed)
 
     def near(array: NDArray[Any], extra: float) -> NDArray[Any]:
         noise = random.standard_normal(array.shape)
         return np.asarray(array * (1 + size * noise) + extra * noise, array.dtype)
 
-    trained = {one.path for one in model.trainable_variables}
+    trained = {variable.path for variable in model.trainable_variables}
     # Equal data, as of zeros, get differences that are large enough to undo ties.
     extra = size if size == _VARIED else 0.0
     return _State(
-        {path: near(one, 0.0) if path in trained else one for path, one in state.variables.items()},
+        {path: near(array, 0.0) if path in trained else array for path, array in state.variables.items()},
         {
-            name: near(one, extra) if name in data.x_names and one.dtype.kind == "f" else one
-            for name, one in state.data.items()
+            name: near(array, extra) if name in data.x_names and array.dtype.kind == "f" else array
+            for name, array in state.data.items()
         },
     )
 
@@ -296,7 +299,7 @@ def _moved(model: Any, state: _State, seed: int, size: float, data: DataInputs) 
 @contextmanager
 def _restored(model: Any) -> Iterator[None]:  # noqa: ANN401
     variables = [*model.variables, *model.metrics_variables]
-    values = [np.array(one) for one in variables]
+    values = [np.array(variable) for variable in variables]
     try:
         yield
     finally:

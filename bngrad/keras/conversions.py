@@ -1,6 +1,6 @@
 """Ops of TensorFlow that tf2onnx does not convert, or whose gradient it loses, as a rewriter of tf2onnx.
 
-It writes ops of ONNX. What would be inaccurate near 0 or in a tail gets a correction behind a StopGradient:
+It writes ops of ONNX. Formulas that are inaccurate near 0 or in a tail get a correction through a StopGradient:
 the gradient is that of the plain formula, which is accurate. 16-bit types are computed in float32, 8-bit and
 16-bit integers in int32.
 """
@@ -24,7 +24,7 @@ _FLOATS = (*_NARROW, TensorProto.FLOAT, TensorProto.DOUBLE)
 _NARROW_INTEGERS = (TensorProto.INT8, TensorProto.INT16)
 _INTEGERS = (*_NARROW_INTEGERS, TensorProto.INT32, TensorProto.INT64)
 _SELECTS = ("Select", "SelectV2")
-"""tf2onnx writes products with 0 and 1, but with this attribute: the other branch may be NaN or infinite."""
+"""Ops that tf2onnx writes as products with 0 and 1, unless the other branch is declared not finite."""
 _WIDER: Mapping[int, int] = {
     **dict.fromkeys(_NARROW, TensorProto.FLOAT),
     **dict.fromkeys(_NARROW_INTEGERS, TensorProto.INT32),
@@ -48,7 +48,7 @@ _ERFINV_FAR = (
 
 
 class Conversions:
-    """What ``tf2onnx.convert.from_function`` takes as ``custom_rewriter``.
+    """The argument ``custom_rewriter`` of ``tf2onnx.convert.from_function``.
 
     Handlers of ops would stay in tf2onnx for all later conversions.
     """
@@ -58,7 +58,7 @@ class Conversions:
         self._error: Exception | None = None
 
     def finish(self) -> None:
-        """Raises what a rewriter raised; tf2onnx only logs it."""
+        """Raises the error of a rewriter, which tf2onnx only logs."""
         if self._error is not None:
             raise self._error
 
@@ -89,7 +89,7 @@ def _stop(context: Any, node: Any) -> None:  # noqa: ANN401
 
 
 def _is_in_moments(context: Any, node: Any) -> bool:  # noqa: ANN401
-    """Whether a node is in ``mean((x - stop_gradient(mean(x)))^2)``, where the gradient is 0 anyway.
+    """Tests whether a node is in ``mean((x - stop_gradient(mean(x)))^2)``, where the gradient is 0 anyway.
 
     `tf.nn.moments` has it. Without it, batch norms in primitives are recognized.
     """
@@ -98,11 +98,11 @@ def _is_in_moments(context: Any, node: Any) -> bool:  # noqa: ANN401
     if mean.type != "Mean" or not mean.get_attr_value("keep_dims") or not readers:
         return False
     for reader in readers:
-        x = next((one for one in reader.input if one != node.output[0]), None)
+        x = next((name for name in reader.input if name != node.output[0]), None)
         after = context.find_output_consumers(reader.output[0])
         if reader.type != "SquaredDifference" or x != mean.input[0] or not after:
             return False
-        if any(one.type != "Mean" or _axes(one) != _axes(mean) for one in after):
+        if any(consumer.type != "Mean" or _axes(consumer) != _axes(mean) for consumer in after):
             return False
     return True
 
@@ -146,7 +146,7 @@ class _Maker:
         return str(name)
 
     def op(self, op_type: str, *inputs: str | float) -> str:
-        return self._of(op_type, [self.constant(one) if isinstance(one, float) else one for one in inputs])
+        return self._of(op_type, [self.constant(x) if isinstance(x, float) else x for x in inputs])
 
     def stop(self, value: str) -> str:
         return self._of(stop_gradient.NAME, [value], domain=stop_gradient.DOMAIN)
@@ -154,8 +154,8 @@ class _Maker:
     def polynomial(self, x: str, coefficients: tuple[float, ...]) -> str:
         """Horner's rule, the highest power first."""
         result = self.constant(coefficients[0])
-        for one in coefficients[1:]:
-            result = self.op("Add", self.op("Mul", result, x), one)
+        for coefficient in coefficients[1:]:
+            result = self.op("Add", self.op("Mul", result, x), coefficient)
         return result
 
     def _of(self, op_type: str, inputs: list[str], domain: str = "", **attributes: int) -> str:
@@ -179,9 +179,9 @@ def _fresh(name: str) -> str:
 def _log1p(make: _Maker, x: str) -> str:
     """Ln(u) for u = 1 + x, plus the effect of the rounding of u."""
     u = make.op("Add", x, 1.0)
-    lost = make.op("Div", make.op("Sub", x, make.op("Sub", u, 1.0)), u)
+    correction = make.op("Div", make.op("Sub", x, make.op("Sub", u, 1.0)), u)
     small = make.op("Less", make.op("Abs", x), 1.0)
-    return make.op("Add", make.op("Log", u), make.stop(make.op("Where", small, lost, 0.0)))
+    return make.op("Add", make.op("Log", u), make.stop(make.op("Where", small, correction, 0.0)))
 
 
 def _expm1(make: _Maker, x: str) -> str:
@@ -191,21 +191,21 @@ def _expm1(make: _Maker, x: str) -> str:
     quotient = make.op("Div", make.op("Mul", plain, x), make.op("Log", exp))
     accurate = make.op("Where", make.op("Equal", exp, 1.0), x, quotient)
     small = make.op("Less", make.op("Abs", x), 0.5)
-    lost = make.op("Where", small, make.op("Sub", accurate, plain), 0.0)
-    return make.op("Add", plain, make.stop(lost))
+    correction = make.op("Where", small, make.op("Sub", accurate, plain), 0.0)
+    return make.op("Add", plain, make.stop(correction))
 
 
 def _erfc(make: _Maker, x: str) -> str:
     """1 - erf(x); in the right tail, exp(-x^2) times a rational approximation."""
     plain = make.op("Sub", 1.0, make.op("Erf", x))
-    if make.is_double:  # in which the approximation is the worse one but far out
+    if make.is_double:  # in which the approximation is worse, except far out
         return plain
     right = make.op("Max", x, 0.5)
     t = make.op("Div", 1.0, make.op("Add", make.op("Mul", right, 0.5), 1.0))
     power = make.op("Sub", make.polynomial(t, _ERFC[::-1]), make.op("Mul", right, right))
     tail = make.op("Mul", t, make.op("Exp", power))
-    lost = make.op("Where", make.op("Greater", x, 0.5), make.op("Sub", tail, plain), 0.0)
-    return make.op("Add", plain, make.stop(lost))
+    correction = make.op("Where", make.op("Greater", x, 0.5), make.op("Sub", tail, plain), 0.0)
+    return make.op("Add", plain, make.stop(correction))
 
 
 def _erfinv(make: _Maker, x: str) -> str:

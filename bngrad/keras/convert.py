@@ -35,7 +35,7 @@ class Converted(NamedTuple):
     """A converted call."""
 
     model: ir.Model
-    """Its inputs are the data by name, and ``state_0``, ``state_1``, ... of the variables that it reads."""
+    """Its inputs are the data by name, and ``state_0``, ``state_1``, ... for the variables that it reads."""
     places: Places
     marks: Marks
 
@@ -125,7 +125,7 @@ def convert_call(
 
 
 def _fix_captured(model: ir.Model, function: Any) -> None:  # noqa: ANN401
-    """Makes initializers of the tensors that a function reads and that are none of its arguments.
+    """Converts the tensors that a function reads besides its arguments to initializers.
 
     tf2onnx makes them inputs. They are constants of layers, such as the factor of a regularizer.
     """
@@ -169,11 +169,11 @@ def _name_inputs(model: ir.Model, data: DataInputs) -> None:
 
 @contextmanager
 def _inlining(tf: Any) -> Iterator[None]:  # noqa: ANN401
-    """Calls functions as they are that the block decorates with `tf.function`, as Keras's grouped convolution."""
+    """Disables `tf.function` as a decorator within the block, as of Keras's grouped convolution."""
     function = tf.function
 
     def plain(called: Any = None, *_: Any, **__: Any) -> Any:  # noqa: ANN401
-        return called if called is not None else lambda given: given
+        return called if called is not None else lambda decorated: decorated
 
     tf.function = plain
     try:
@@ -184,7 +184,7 @@ def _inlining(tf: Any) -> Iterator[None]:  # noqa: ANN401
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences tf2onnx, which logs as an error what `_refuse_unconverted` raises."""
+    """Silences tf2onnx, which logs the errors that `_refuse_unconverted` raises."""
     logger = logging.getLogger("tf2onnx")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -27,7 +27,7 @@ _TRUE = {
 }
 """Functions of TensorFlow's whose own gradient is the derivative; it saves memory."""
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "BroadcastGradientArgs"}
-"""Ops that depend on the shape of their input alone."""
+"""Ops that depend only on the shape of their input."""
 _SUMS = {"Add", "AddV2", "AddN", "Sub", "BiasAdd", "Select", "SelectV2", "ConcatV2", "Pack"}
 """Ops that are linear in one input only if the others are 0."""
 
@@ -38,7 +38,7 @@ def taking_over_gradients(tf: Any, marks: Marks, weights: Sequence[Any]) -> Iter
 
     Args:
         tf: The module.
-        marks: Notes the refusals.
+        marks: The record of refusals.
         weights: The tensors of the weights that are traced.
 
     Raises:
@@ -46,7 +46,7 @@ def taking_over_gradients(tf: Any, marks: Marks, weights: Sequence[Any]) -> Iter
     """
     module = import_module("tensorflow.python.ops.custom_gradient")
     decorator = getattr(module, "_graph_mode_decorator", None)
-    if decorator is None:  # another TensorFlow: what is left of such functions is refused by `refusals`
+    if decorator is None:  # another TensorFlow: `refusals` refuses such functions
         yield
         return
 
@@ -71,11 +71,11 @@ def _call(
     name = f"{function.__module__}.{function.__qualname__}"
     if name in _TRUE:
         return function(*arguments, **keywords)[0]
-    converted = tf.nest.map_structure(lambda one: tf.identity(tf.convert_to_tensor(one)), list(arguments))
+    converted = tf.nest.map_structure(lambda x: tf.identity(tf.convert_to_tensor(x)), list(arguments))
     result, gradient = function(*converted, **keywords)
     xs, rs = tf.nest.flatten(converted), tf.nest.flatten(result)
     if _depends(rs, weights, stop_at=xs):
-        raise _refusal(name, "and reads weights that are none of its arguments")
+        raise _refusal(name, "and reads weights that are not among its arguments")
     drs = [tf.ones_like(r) for r in rs]
     dxs = _gradient(tf, name, gradient, drs)
     if len(dxs) != len(xs):
@@ -92,7 +92,7 @@ def _call(
 
 def _gradient(tf: Any, name: str, gradient: Callable[..., Any], drs: Sequence[Any]) -> list[Any]:  # noqa: ANN401
     try:
-        return [None if one is None else tf.convert_to_tensor(one) for one in tf.nest.flatten(gradient(*drs))]
+        return [None if dx is None else tf.convert_to_tensor(dx) for dx in tf.nest.flatten(gradient(*drs))]
     except BngradError:
         raise
     except Exception as error:
@@ -100,8 +100,8 @@ def _gradient(tf: Any, name: str, gradient: Callable[..., Any], drs: Sequence[An
 
 
 def _transposed(tf: Any, name: str, dx: Any, drs: Sequence[Any], difference: Any) -> dict[int, Any]:  # noqa: ANN401
-    """What a gradient, as a linear map of each ``dr``, makes of a value when it is transposed."""
-    found = {}
+    """Applies the transpose of a gradient, a linear map of each ``dr``, to a value."""
+    products = {}
     for number, dr in enumerate(drs):
         (product,) = tf.gradients(dx, dr, grad_ys=difference)
         if product is None:
@@ -110,8 +110,8 @@ def _transposed(tf: Any, name: str, dx: Any, drs: Sequence[Any], difference: Any
             continue
         if _depends([product], drs):
             raise _refusal(name, "which is not linear in the gradient of the result")
-        found[number] = product
-    return found
+        products[number] = product
+    return products
 
 
 def _refusal(name: str, why: str) -> UnsupportedNodeError:
@@ -131,31 +131,31 @@ def _require_linear(tf: Any, name: str, dx: Any, drs: Sequence[Any]) -> None:  #
             continue
         summands = list(op.inputs)[1 if op.type.startswith("Select") else 0 :]
         summands = summands[:-1] if op.type == "ConcatV2" else summands
-        if not all(one.op.name in ops or _is_zero(tf, one) for one in summands):
+        if not all(summand.op.name in ops or _is_zero(tf, summand) for summand in summands):
             raise _refusal(name, "which has a part that does not depend on the gradient of the result")
 
 
 def _depends(values: Sequence[Any], starts: Sequence[Any], stop_at: Sequence[Any] = ()) -> bool:
-    """Whether one of some tensors is computed from others, by more than their shapes."""
+    """Tests whether one of some tensors is computed from others, by more than their shapes."""
     return any(value.op.name in _depending(value, starts, stop_at) for value in values)
 
 
 def _depending(value: Any, starts: Sequence[Any], stop_at: Sequence[Any] = ()) -> dict[str, Any]:  # noqa: ANN401
-    """The ops on the ways from some tensors to a value by name, those that make these tensors included."""
-    ends, borders = {one.op.name for one in starts}, {one.op.name for one in stop_at}
-    found: dict[str, Any] = {}
+    """Returns the ops on the paths from some tensors to a value by name, with the producers of the tensors."""
+    ends, borders = {tensor.op.name for tensor in starts}, {tensor.op.name for tensor in stop_at}
+    ops: dict[str, Any] = {}
     seen: set[str] = set()
     waiting = [(value.op, False)]
     while waiting:
         op, inputs_done = waiting.pop()
         inputs = () if op.type in _SHAPES or op.name in ends | borders else op.inputs
         if inputs_done:
-            if op.name in ends or any(one.op.name in found for one in inputs):
-                found[op.name] = op
+            if op.name in ends or any(tensor.op.name in ops for tensor in inputs):
+                ops[op.name] = op
         elif op.name not in seen:
             seen.add(op.name)
-            waiting += [(op, True), *((one.op, False) for one in inputs)]
-    return found
+            waiting += [(op, True), *((tensor.op, False) for tensor in inputs)]
+    return ops
 
 
 def _is_zero(tf: Any, value: Any) -> bool:  # noqa: ANN401
@@ -163,5 +163,5 @@ def _is_zero(tf: Any, value: Any) -> bool:  # noqa: ANN401
         return True
     if value.op.type in ("BroadcastTo", "Fill", "Reshape"):
         return _is_zero(tf, value.op.inputs[1 if value.op.type == "Fill" else 0])
-    known = tf.get_static_value(value)
-    return known is not None and not known.any()
+    constant = tf.get_static_value(value)
+    return constant is not None and not constant.any()

@@ -22,7 +22,7 @@ class DataInputs:
         dynamic_batch: Whether the first dimension of each is unknown.
 
     Raises:
-        InputError: The example is not a pair, or holds something else than arrays.
+        InputError: The example is not a pair, or holds something other than arrays.
     """
 
     def __init__(self, keras: Any, example: Sequence[Any], *, dynamic_batch: bool) -> None:  # noqa: ANN401
@@ -38,14 +38,14 @@ class DataInputs:
         self.specs: list[tuple[list[int | None], str]] = []
         """The shape and type of each; floats are of Keras's default type, as in `model.fit`."""
         for name, array in arrays.items():
-            given = np.asarray(array)
-            if given.dtype.kind not in "fiub" or not given.ndim:
+            converted = np.asarray(array)
+            if converted.dtype.kind not in "fiub" or not converted.ndim:
                 raise InputError(
-                    f"{name} of the example is {given.dtype} with shape {list(given.shape)}; expected an "
+                    f"{name} of the example is {converted.dtype} with shape {list(converted.shape)}; expected an "
                     "array of numbers with a batch dimension"
                 )
-            dtype = keras.config.floatx() if given.dtype.kind == "f" else given.dtype.name
-            self.specs.append(([None if dynamic_batch else given.shape[0], *given.shape[1:]], dtype))
+            dtype = keras.config.floatx() if converted.dtype.kind == "f" else converted.dtype.name
+            self.specs.append(([None if dynamic_batch else converted.shape[0], *converted.shape[1:]], dtype))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Returns the example by name, with the types of the inputs."""
@@ -65,7 +65,7 @@ class DataInputs:
         return {name: leaf for key, item in items for name, leaf in self.named(f"{prefix}_{key}", item).items()}
 
     def structured(self, tensors: Sequence[Any]) -> tuple[Any, Any]:
-        """Returns x and y of tensors in the order of `names`."""
+        """Returns x and y built from tensors in the order of `names`."""
         left = dict(zip(self.names, tensors, strict=True))
         return self._fill("x", self._example[0], left), self._fill("y", self._example[1], left)
 

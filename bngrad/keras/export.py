@@ -1,4 +1,4 @@
-"""Makes forward models of a Keras model and its loss: in training mode, and in inference mode."""
+"""Builds forward models from a Keras model and its loss: in training mode, and in inference mode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Exported(NamedTuple):
-    """A forward model, and what it was made of."""
+    """A forward model, and its data, places, weights and warnings."""
 
     model: ir.Model
     data: DataInputs
@@ -110,9 +110,9 @@ def _inference(model: Any, loss: Any, exported: Exported, *, with_loss: bool) ->
 
 
 def _has_fixed_batch(model: Any) -> bool:  # noqa: ANN401
-    """Whether an input of a model has a batch size of its own, as by ``Input(batch_shape=...)``."""
+    """Tests whether an input of a model has a batch size of its own, as by ``Input(batch_shape=...)``."""
     inputs = getattr(model, "inputs", None) or []
-    return any(one.shape is not None and len(one.shape) > 0 and one.shape[0] is not None for one in inputs)
+    return any(x.shape is not None and len(x.shape) > 0 and x.shape[0] is not None for x in inputs)
 
 
 def _variables(keras: Any, model: Any) -> tuple[list[Any], list[Any]]:  # noqa: ANN401
@@ -132,7 +132,7 @@ def _variables(keras: Any, model: Any) -> tuple[list[Any], list[Any]]:  # noqa: 
 
 
 def _name_state(model: ir.Model, variables: Sequence[Any], trainable: set[str]) -> list[str]:
-    """Gives the weights their paths and values; those that no step changes are no inputs. Returns the others.
+    """Gives the weights their paths and values; those that no step changes become constants. Returns the others.
 
     Raises:
         ModelError: No gradient reaches a weight.
@@ -172,14 +172,14 @@ def _name_state(model: ir.Model, variables: Sequence[Any], trainable: set[str]) 
 
 
 def _with_gradient(loss: ir.Value) -> set[ir.Value]:
-    """The values that a loss depends on, but for what is behind a StopGradient."""
-    found, waiting = {loss}, [loss]
+    """Returns the values that a loss depends on, not counting those through a StopGradient."""
+    reached, waiting = {loss}, [loss]
     while waiting:
         node = waiting.pop().producer()
         if node is None or stop_gradient.is_stop(node):
             continue
-        inner = [value for graph in subgraphs(node) for one in graph.all_nodes() for value in one.inputs]
-        new = {value for value in (*node.inputs, *inner) if value is not None} - found
-        found |= new
+        inner = [value for graph in subgraphs(node) for nested in graph.all_nodes() for value in nested.inputs]
+        new = {value for value in (*node.inputs, *inner) if value is not None} - reached
+        reached |= new
         waiting += new
-    return found
+    return reached

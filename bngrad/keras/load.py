@@ -1,4 +1,4 @@
-"""Writes a state of a training step into the Keras model that it was made of."""
+"""Writes a state of a training step into the Keras model that it was made from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa: ANN401
     """Assigns the weights and moving statistics of a training step to the variables of a Keras model, by path.
 
-    The paths of a model that was saved and loaded may lack its own name in front; they match.
+    The paths of a model that was saved and loaded may lack its own name at the start; they match.
     Nothing is assigned if an array does not fit. Other variables of the model stay as they are.
 
     Args:
@@ -27,8 +27,8 @@ def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa
         trained: A trainer, or arrays by `variable.path`.
 
     Raises:
-        InputError: Something else is given, an array does not belong to a variable, or has another shape; or a
-            batch norm would get a part of its variables.
+        InputError: An argument has a wrong type, an array does not belong to a variable, or has another shape; or
+            a batch norm would get a part of its variables.
     """
     keras = import_keras()
     if not isinstance(model, keras.Model):
@@ -39,10 +39,10 @@ def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa
     if unknown:
         raise InputError(
             f"the model {model.name!r} has no variable {listed(unknown)}; expected the model that the step was "
-            "made of, or one whose layers have the same names"
+            "made from, or one whose layers have the same names"
         )
-    given = {id(one) for one in variables.values()}
-    _require_statistics(keras, model, given, by_trainer=isinstance(trained, Trainer))
+    assigned = {id(variable) for variable in variables.values()}
+    _require_statistics(keras, model, assigned, by_trainer=isinstance(trained, Trainer))
     for path, array in arrays.items():
         if tuple(variables[path].shape) != array.shape:
             raise InputError(
@@ -52,13 +52,13 @@ def load_into(model: Any, trained: Trainer | Mapping[str, Any]) -> None:  # noqa
         variables[path].assign(array)
 
 
-def _require_statistics(keras: Any, model: Any, given: set[int], *, by_trainer: bool) -> None:  # noqa: ANN401
+def _require_statistics(keras: Any, model: Any, assigned: set[int], *, by_trainer: bool) -> None:  # noqa: ANN401
     """Refuses a state with a part of a trained batch norm.
 
     Args:
         keras: The module.
         model: The model.
-        given: The ids of the variables that get a value.
+        assigned: The ids of the variables that get a value.
         by_trainer: Whether the state has all that was trained: one without statistics was frozen then.
 
     Raises:
@@ -68,10 +68,10 @@ def _require_statistics(keras: Any, model: Any, given: set[int], *, by_trainer: 
         if not isinstance(layer, keras.layers.BatchNormalization) or not layer.built:
             continue
         moving = [layer.moving_mean, layer.moving_variance]
-        has = [id(one) in given for one in moving]
-        trained = layer.trainable and any(id(one) in given for one in layer.trainable_variables)
+        has = [id(variable) in assigned for variable in moving]
+        trained = layer.trainable and any(id(variable) in assigned for variable in layer.trainable_variables)
         if not all(has) and (any(has) or (trained and not by_trainer)):
-            left = [one.path for one, there in zip(moving, has, strict=True) if not there]
+            left = [variable.path for variable, there in zip(moving, has, strict=True) if not there]
             raise InputError(
                 f"the state lacks {listed(left)}, and has other variables of the layer {layer.path!r}; expected "
                 "the whole state of a training step, or its trainer"
@@ -79,22 +79,22 @@ def _require_statistics(keras: Any, model: Any, given: set[int], *, by_trainer: 
 
 
 def _matched(paths: Sequence[str], variables: Sequence[Any]) -> dict[str, Any]:
-    """The variable of each path: of the same path, or the only one whose path has fewer or more parts in front.
+    """Returns the variable of each path: the same path, or the only one with fewer or more parts at the start.
 
-    A model that was saved and loaded has paths without its own name. What is ambiguous is left out.
+    A model that was saved and loaded has paths without its own name. Ambiguous paths are left out.
     """
     exact = {variable.path: variable for variable in variables}
-    found = {path: exact[path] for path in paths if path in exact}
+    matches = {path: exact[path] for path in paths if path in exact}
     for path in paths:
         near = [v for v in variables if f"/{path}".endswith(f"/{v.path}") or f"/{v.path}".endswith(f"/{path}")]
-        if path not in found and len(near) == 1:
-            found[path] = near[0]
-    owners = Counter(id(variable) for variable in found.values())
-    return {path: variable for path, variable in found.items() if path in exact or owners[id(variable)] == 1}
+        if path not in matches and len(near) == 1:
+            matches[path] = near[0]
+    owners = Counter(id(variable) for variable in matches.values())
+    return {path: variable for path, variable in matches.items() if path in exact or owners[id(variable)] == 1}
 
 
 def _arrays(trained: Trainer | Mapping[str, Any]) -> dict[str, Any]:
-    """The weights and running statistics of a state, without what the optimizer keeps."""
+    """Returns the weights and running statistics of a state, without the optimizer state."""
     if isinstance(trained, Trainer):
         state = trained.state_dict()
         return {name: state[name] for name in trained.info.names("weight", "running_statistic")}

@@ -21,7 +21,7 @@ def loss_of(
     """Returns the loss of predictions, with the losses that the model adds.
 
     Raises:
-        InputError: The loss is no function, or its result no scalar.
+        InputError: The loss is not a function, or its result is not a scalar.
     """
     if loss is None:
         return model.compute_loss(x=x, y=y, y_pred=y_pred, training=training)
@@ -33,12 +33,12 @@ def loss_of(
     total = tf.convert_to_tensor(loss(y, y_pred))
     if total.shape.rank != 0:
         raise InputError(f"the loss has {total.shape.rank} dimensions; expected a scalar, such as their mean")
-    added = [keras.ops.sum(keras.ops.cast(one, keras.config.floatx())) for one in model.losses]
+    added = [keras.ops.sum(keras.ops.cast(term, keras.config.floatx())) for term in model.losses]
     return keras.ops.sum([total, *added], axis=0) if added else total
 
 
 def cannot_be_called(model: Any, error: Exception) -> ModelError:  # noqa: ANN401
-    """Returns what to raise for an error of Keras or TensorFlow in the model or the loss."""
+    """Returns the error to raise for one of Keras or TensorFlow in the model or the loss."""
     reason = " ".join(str(error).split())
     number = "None values not supported" in reason or "NoneType" in reason
     advice = "; if it computes with the size of the batch as a number, pass dynamic_batch=False" if number else ""

@@ -1,10 +1,10 @@
-"""Batch norms and dropouts of Keras, marked so that they are found again in the converted model.
+"""Marks batch norms and dropouts of Keras so that they can be identified in the converted model.
 
 Keras spells both out: a batch norm as moments and arithmetic, with assignments that are lost, and a dropout with
 random numbers that tf2onnx does not convert. While the model is traced, each is one TensorFlow op instead that
 tf2onnx converts to one ONNX node: FusedBatchNormV3 in inference mode, and LeakyRelu. A number in their attribute
-``epsilon`` or ``alpha``, which no network has there, says which mark it is. It also keeps equal nodes apart, which
-TensorFlow and tf2onnx would merge. `resolve` gives the nodes what they stand for.
+``epsilon`` or ``alpha``, which no network has there, identifies the mark. It also keeps equal nodes apart, which
+TensorFlow and tf2onnx would merge. `resolve` converts the nodes to the ops that they stand for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BatchNorm(NamedTuple):
     epsilon: float
     momentum: float
     training: bool
-    """Whether it uses the statistics of the batch: not in a layer with trainable=False."""
+    """True if it uses the statistics of the batch: not in a layer with trainable=False."""
 
 
 class Dropout(NamedTuple):
@@ -60,12 +60,12 @@ class Marks:
         """The errors of the trace, the first one first."""
 
     def clear(self) -> None:
-        """Forgets all: a trace begins, perhaps a second one."""
+        """Removes all marks: a trace begins, perhaps a second one."""
         self._marks.clear()
 
     @contextmanager
     def noting_refusals(self) -> Iterator[None]:
-        """Notes an error, for Keras and TensorFlow raise another, with a stack trace in its message."""
+        """Records an error, because Keras and TensorFlow would replace it with one that includes a stack trace."""
         try:
             yield
         except BngradError as error:
@@ -82,7 +82,7 @@ class Marks:
         return [mark.rate for mark in self._marks if isinstance(mark, Dropout)]
 
     def resolve(self, model: ir.Model) -> None:
-        """Makes batch norms and dropouts of the marked nodes of a converted model.
+        """Converts the marked nodes of a converted model to batch norms and dropouts.
 
         In inference, dropouts are Identity, and a mark may be in the model any number of times.
 
@@ -128,7 +128,7 @@ def _make_batch_norm(node: ir.Node, mark: BatchNorm, number: int) -> None:
 
 
 def nodes_named(model: ir.Model, name: str) -> int:
-    """How many nodes of a model's main graph have a name."""
+    """Returns the number of nodes of a model's main graph that have a name."""
     return sum(node.name == name for node in model.graph)
 
 
@@ -173,7 +173,7 @@ def marking(marks: Marks) -> Iterator[None]:
 
 
 def _batch_norm(tf: Any, keras: Any, marks: Marks, layer: Any, x: Any, training: bool, mask: Any) -> Any:  # noqa: ANN401
-    """The call of a BatchNormalization layer, with its statistics as they are before the step."""
+    """Calls a BatchNormalization layer, with its statistics as they are before the step."""
     training = training and layer.trainable
     if training and mask is not None:
         raise InputError(f"the layer {layer.path!r} gets a mask; expected a batch norm over all time steps")
@@ -203,9 +203,9 @@ def _batch_norm(tf: Any, keras: Any, marks: Marks, layer: Any, x: Any, training:
 
 
 def _by_the_batch(keras: Any, layer: Any, x: Any) -> Any:  # noqa: ANN401
-    """A batch norm in primitives, which stays by the statistics of the batch in an inference model."""
+    """Builds a batch norm in primitives, which keeps using the statistics of the batch in an inference model."""
     axis = layer.axis % x.shape.rank
-    mean, variance = keras.ops.moments(x, [one for one in range(x.shape.rank) if one != axis])
+    mean, variance = keras.ops.moments(x, [dimension for dimension in range(x.shape.rank) if dimension != axis])
     scale, offset = layer.gamma if layer.scale else None, layer.beta if layer.center else None
     return keras.ops.batch_normalization(x, mean, variance, axis, offset, scale, layer.epsilon)
 
@@ -227,14 +227,14 @@ def _in_rank_4(tf: Any, normalize: Callable[[Any, str], Any], x: Any, axis: int)
 
 
 def _dropout(tf: Any, marks: Marks, dropout: Callable[..., Any], x: Any, rate: float, noise_shape: Any) -> Any:  # noqa: ANN401
-    """A dropout; with a noise shape a product with what is dropped of ones."""
+    """Builds a dropout; with a noise shape a product with the dropout of ones."""
     if not 0 < rate < 1:
         return dropout(x, rate, noise_shape)
     tag = marks.add(Dropout(f"dropout_{rate:g}", rate))
     if noise_shape is None:
         return tf.nn.leaky_relu(x, alpha=tag)
     ends = [
-        None if size is None or size == known else size for size, known in zip(noise_shape, x.shape, strict=True)
+        None if size is None or size == full else size for size, full in zip(noise_shape, x.shape, strict=True)
     ]
     part = x[tuple(slice(end) for end in ends)]
     # Not ones_like, whose result TensorFlow may compute before the conversion.

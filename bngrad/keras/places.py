@@ -1,6 +1,6 @@
-"""Which layer of a Keras model an op of its trace belongs to, for messages.
+"""The layers of a Keras model that the ops of its trace belong to, for messages.
 
-The names of ops do not tell: TensorFlow numbers them, so that ``dense_1`` may be of the layer ``dense``.
+The names of ops are not enough: TensorFlow numbers them, so that ``dense_1`` may be of the layer ``dense``.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Places:
         self._open: list[str] = []
 
     def clear(self) -> None:
-        """Forgets all: a trace begins, perhaps a second one."""
+        """Removes all calls: a trace begins, perhaps a second one."""
         self._calls.clear()
         self._graph = self._tf.compat.v1.get_default_graph()
 
     @contextmanager
     def within(self, text: str, layer: Any = None) -> Iterator[None]:  # noqa: ANN401
-        """Notes the ops that the block adds.
+        """Records the ops that the block adds.
 
         Args:
-            text: What a message says of them.
+            text: Their name in a message.
             layer: The layer that is called.
         """
         graph = self._tf.compat.v1.get_default_graph()
@@ -59,7 +59,7 @@ class Places:
 
     @contextmanager
     def watching(self, keras: Any) -> Iterator[None]:  # noqa: ANN401
-        """Notes the calls of all layers and losses within the block."""
+        """Records the calls of all layers and losses within the block."""
         layer_call, loss_call = keras.layers.Layer.__call__, keras.losses.Loss.__call__
 
         def call_layer(layer: Any, *arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401
@@ -78,21 +78,21 @@ class Places:
             keras.layers.Layer.__call__, keras.losses.Loss.__call__ = layer_call, loss_call
 
     def here(self) -> str:
-        """Returns what to say of the layer that is being called."""
+        """Returns the name, in a message, of the layer that is being called."""
         return self._open[-1] if self._open else "the model"
 
     def of(self, name: str) -> str:
-        """Returns what to say of an op of TensorFlow, or of a node that tf2onnx made of it."""
+        """Returns the name, in a message, of the layer of an op of TensorFlow or of a node made from it."""
         call = self._call(name)
         return "the model or its loss" if call is None else call.text
 
     def layer(self, name: str) -> Any:  # noqa: ANN401
-        """Returns the layer of an op of TensorFlow, or of a node that was made of it; None if it is in none."""
+        """Returns the layer of an op of TensorFlow or of a node made from it; None if it has no layer."""
         call = self._call(name)
         return None if call is None else call.layer
 
     def explain(self, error: BngradError) -> str:
-        """Returns the message of an error with the layer of the node that it names in front."""
+        """Returns the message of an error, after the layer of the node that it names."""
         for name in _QUOTED.findall(str(error)):
             if (call := self._call(name)) is not None:
                 if getattr(call.layer, "unroll", None) is False:
@@ -101,9 +101,9 @@ class Places:
         return str(error)
 
     def _call(self, name: str) -> _Call | None:
-        """The innermost call that made the op with the longest name that starts the name."""
+        """Returns the innermost call that made the op with the longest name that starts the name."""
         operations = {op.name: number for number, op in enumerate(self._graph.get_operations(), 1)}
-        starts = [name, *(name[: found.start()] for found in re.finditer("[/:_]", name))]
-        number = operations.get(max((one for one in starts if one in operations), key=len, default=""), 0)
-        found = [one for one in self._calls if one.graph is self._graph and one.before < number <= one.after]
-        return min(found, key=lambda one: one.after - one.before, default=None)
+        starts = [name, *(name[: match.start()] for match in re.finditer("[/:_]", name))]
+        number = operations.get(max((prefix for prefix in starts if prefix in operations), key=len, default=""), 0)
+        calls = [call for call in self._calls if call.graph is self._graph and call.before < number <= call.after]
+        return min(calls, key=lambda call: call.after - call.before, default=None)

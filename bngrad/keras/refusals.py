@@ -1,4 +1,4 @@
-"""What a Keras model has that a training step would lose: found in its layers, and in the graph of its trace.
+"""Refuses parts of a Keras model that a training step would lose, in its layers and in the graph of its trace.
 
 Messages name the layer.
 """
@@ -75,14 +75,14 @@ def refusing_changes(
     marks: Marks,
     places: Places,
 ) -> Iterator[None]:
-    """Gives variables other values, and refuses layers that change one, but for metrics.
+    """Gives variables other values, and refuses layers that change one, except metrics.
 
     Args:
         keras: The module.
         model: The model.
         mapping: Variables, and their values in the block.
-        marks: Notes the refusals.
-        places: Tells the layer.
+        marks: The record of refusals.
+        places: The record of layers.
 
     Raises:
         ModelError: A variable is changed. The moving statistics of marked batch norms are not.
@@ -92,7 +92,7 @@ def refusing_changes(
     class Scope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
         def add_update(self, update: tuple[Any, Any]) -> None:
             variable = update[0]
-            if id(variable) not in {id(one) for one in model.metrics_variables}:
+            if id(variable) not in {id(metric) for metric in model.metrics_variables}:
                 with marks.noting_refusals():
                     raise _of_change(variable, places.here())
             super().add_update(update)
@@ -108,8 +108,8 @@ def _of_change(variable: Any, where: str) -> ModelError:  # noqa: ANN401
             "the model"
         )
     return ModelError(
-        f"{where} changes {variable.path!r}; expected the forward pass to change the moving statistics of "
-        "BatchNormalization alone"
+        f"{where} changes {variable.path!r}; expected the forward pass to change only the moving statistics "
+        "of BatchNormalization"
     )
 
 
@@ -139,8 +139,8 @@ def refuse_ops(function: Any, places: Places, variables: Sequence[Any]) -> None:
             )
         if _CHANGES.fullmatch(node.op):
             raise ModelError(
-                f"{where} changes a variable by TensorFlow's {node.op} ({node.name!r}); expected the moving "
-                "statistics of BatchNormalization alone to change"
+                f"{where} changes a variable by TensorFlow's {node.op} ({node.name!r}); expected only the "
+                "moving statistics of BatchNormalization to change"
             )
         if node.op in _PYTHON:
             raise ModelError(f"{where} calls Python ({node.op} {node.name!r}); expected ops of TensorFlow")
@@ -153,26 +153,26 @@ def refuse_ops(function: Any, places: Places, variables: Sequence[Any]) -> None:
 
 
 def _nodes(function: Any) -> Iterator[tuple[Any, str]]:  # noqa: ANN401
-    """The nodes of a traced function and of all that it calls, with the op of the function that each is in."""
+    """Yields the nodes of a traced function and of all that it calls, with the op of the function of each."""
     graph = function.graph.as_graph_def()
-    bodies = {one.signature.name: one.node_def for one in graph.library.function}
+    bodies = {definition.signature.name: definition.node_def for definition in graph.library.function}
     waiting = [(node, node.name) for node in graph.node]
     while waiting:
         node, name = waiting.pop()
         yield node, name
         for attribute in node.attr.values():
-            for called in (attribute.func.name, *(one.name for one in attribute.list.func)):
+            for called in (attribute.func.name, *(func.name for func in attribute.list.func)):
                 waiting += [(inner, name) for inner in bodies.pop(called, ())]
 
 
 def _refuse_captured(function: Any, variables: Sequence[Any]) -> None:  # noqa: ANN401
     """Refuses a variable that is read past Keras, whose value would be a constant."""
     captured = [outer for outer, _ in function.graph.captures]
-    read = [one.path for one in variables if any(outer is one.value.handle for outer in captured)]
-    if read:
+    paths = [variable.path for variable in variables if any(outer is variable.value.handle for outer in captured)]
+    if paths:
         raise ModelError(
-            f"the model reads {listed(read)} in a tf.function of its own, which was traced before; expected "
-            "layers whose call is no tf.function"
+            f"the model reads {listed(paths)} in a tf.function of its own, which was traced before; expected "
+            "layers whose call is not a tf.function"
         )
 
 

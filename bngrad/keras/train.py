@@ -1,4 +1,4 @@
-"""`export`, `differentiate` and `training_step`: what users call with a Keras model."""
+"""`export`, `differentiate` and `training_step`: the functions for a Keras model."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def export(
     moving statistics are inputs under their `variable.path`, with their values as defaults; other variables, and
     weights that the loss does not depend on, are initializers.
 
-    The model is called with symbolic data, while `BatchNormalization.call`, Keras's dropout and what calls layers,
-    losses and functions with a gradient of their own are replaced; another thread must not call a model meanwhile.
-    The comparison assigns to the model's variables, and restores them.
+    The model is called with symbolic data, while `BatchNormalization.call`, Keras's dropout and the calls of
+    layers, losses and functions with gradients of their own are replaced; another thread must not call a model
+    meanwhile. The comparison assigns to the model's variables, and restores them.
 
     Args:
         model: A built model: functional, Sequential or subclassed.
-        loss: A `keras.losses.Loss`, or a function of (y, y_pred) that returns a scalar; what the model adds by
-            `add_loss` and regularizers is added. None for `model.compute_loss`, that is what `model.compile` was
-            given.
+        loss: A `keras.losses.Loss`, or a function of (y, y_pred) that returns a scalar; the losses of
+            `add_loss` and regularizers are added. None for `model.compute_loss`, that is the loss of
+            `model.compile`.
         example: ``(x, y)`` as for `model.fit`: arrays, or lists or dicts of arrays.
         dynamic_batch: Whether the first dimension of the data is symbolic.
         check: Whether to compare a step on the example with TensorFlow, and refuse the model if it is wrong.
@@ -83,7 +83,7 @@ def differentiate(
     check: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> onnx.ModelProto:
-    """Makes a training graph of a Keras model: the loss, the gradients, and the new moving statistics.
+    """Builds a training graph from a Keras model: the loss, the gradients, and the new moving statistics.
 
     Args:
         model: See `export`; so are ``loss``, ``example``, ``dynamic_batch`` and ``check``.
@@ -112,7 +112,7 @@ def training_step(
     check: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> TrainingStep:
-    """Builds the training step of a Keras model.
+    """Builds the training step for a Keras model.
 
     The evaluation graph, and so the inference model, is the model as Keras calls it with ``training=False``. With
     ``check=True`` it is compared with that on the example, with other moving statistics.
@@ -122,7 +122,7 @@ def training_step(
         loss: See `export`.
         example: See `export`.
         optimizer: See `bngrad.training_step`. The formulas are those of `torch.optim`: SGD without momentum is
-            Keras's, Adam is not. The optimizer that `model.compile` was given is not read.
+            Keras's, Adam is not. The optimizer of `model.compile` is not read.
         dynamic_batch: See `export`.
         check: See `export`.
         options: See `bngrad.training_step`: ``clip_norm`` and others.
@@ -133,7 +133,7 @@ def training_step(
     """
     _require_optimizer(optimizer)
     exported = _exported(model, loss, example, dynamic_batch=dynamic_batch, check=check)
-    refuse_constraints([one for one in model.trainable_variables if one.path in exported.weights])
+    refuse_constraints([variable for variable in model.trainable_variables if variable.path in exported.weights])
     evaluation = export_inference(model, loss, exported)
     if check:
         _require_equal(compare_inference(model, loss, exported.data, evaluation), "the inference model", exported)
@@ -163,9 +163,9 @@ def _require_equal(result: Check, what: str, exported: Exported) -> None:
 
 def _require_optimizer(optimizer: Any) -> None:  # noqa: ANN401
     if isinstance(optimizer, import_keras().optimizers.Optimizer):
-        ours = phrase([f"bngrad.{kind.__name__}" for kind in OPTIMIZERS.values() if kind.torch], "or")
+        classes = phrase([f"bngrad.{kind.__name__}" for kind in OPTIMIZERS.values() if kind.torch], "or")
         raise InputError(
-            f"optimizer is Keras's {type(optimizer).__name__}; expected {ours}, whose options are those of "
+            f"optimizer is Keras's {type(optimizer).__name__}; expected {classes}, whose options are those of "
             "torch.optim, and clip_norm= and accumulate= of the step"
         )
 

@@ -39,7 +39,7 @@ def run_in_keras(request):
 
 @pytest.fixture(scope="session")
 def results(run_in_keras, tmp_path_factory):
-    """What the worker found, by one process for all."""
+    """The results of the worker, by one process for all."""
     path = tmp_path_factory.mktemp("keras") / "results.json"
     run_in_keras(HERE / "worker.py", path)
     return json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What changes a gradient, a loss or an update in Keras: models of which the step has it, and refused ones.
+"""Sources of a gradient, a loss or an update in Keras: models whose steps have them, and refused ones.
 
 Imported where Keras is. The rows are those of docs/reference/gradient-sources.md.
 """
@@ -26,7 +26,7 @@ MSE = keras.losses.MeanSquaredError()
 TAKEN_OVER = {}
 """By name: a function that returns a model, or (model, loss, x, y)."""
 REFUSED = {}
-"""The same of what is refused."""
+"""The same for refused models."""
 
 
 def taken_over(name):
@@ -369,7 +369,7 @@ def weights_read_in_a_custom_gradient():
 
         def call(self, inputs):
             def gradient(d, variables=()):
-                return 2 * d, [tf.zeros_like(one) for one in variables]
+                return 2 * d, [tf.zeros_like(variable) for variable in variables]
 
             return tf.custom_gradient(lambda h: (h * self.scale, gradient))(inputs)
 
@@ -398,30 +398,30 @@ def loss_that_is_not_converted():
     return model, keras.losses.CTC(), X, rng.integers(1, 4, (8, 3))
 
 
-def parts(made):
+def parts(entry):
     """The model, the loss and the example of an entry."""
-    model, loss, x, y = (*made, None, None, None)[:4] if isinstance(made, tuple) else (made, MSE, None, None)
+    model, loss, x, y = (*entry, None, None, None)[:4] if isinstance(entry, tuple) else (entry, MSE, None, None)
     x = X if x is None else x
     return model, loss, x, Y if y is None else y
 
 
 def one_step(name):
-    """How far a step of SGD with the rate 1 is from Keras's: the loss, and the worst variable."""
+    """The distance of a step of SGD with the rate 1 from Keras's: the loss, and the worst variable."""
     keras.utils.set_random_seed(5)
     model, loss, x, y = parts(TAKEN_OVER[name]())
-    before = {one.path: np.array(one) for one in model.variables}
+    before = {variable.path: np.array(variable) for variable in model.variables}
     trainer = bngrad.Trainer(bngrad.keras.training_step(model, loss, (x, y)), learning_rate=1.0)
-    unchanged = all(np.array_equal(before[one.path], one) for one in model.variables)
+    unchanged = all(np.array_equal(before[variable.path], variable) for variable in model.variables)
     evaluated = trainer.evaluate(x=x, y=y)["y_pred"]
     inference = float(np.abs(evaluated - np.asarray(model(x, training=False))).max())
-    for one in model.variables:  # a batch norm that is always in training mode has changed its statistics
-        one.assign(before[one.path])
+    for variable in model.variables:  # a batch norm that is always in training mode has changed its statistics
+        variable.assign(before[variable.path])
     ours = trainer.step(x=x, y=y)
     if loss is not None:
         model.compile(keras.optimizers.SGD(1.0), loss)
     theirs = float(np.ravel(model.train_on_batch(x, y))[0])
     state = {path: trainer.state_dict()[path] for path in trainer.info.names("weight", "running_statistic")}
-    after = {one.path: np.array(one) for one in model.variables}
+    after = {variable.path: np.array(variable) for variable in model.variables}
     return {
         "unchanged": unchanged,
         "inference": inference,
@@ -441,17 +441,17 @@ def refusal(name):
 
 
 def lost(name):
-    """What the comparison with TensorFlow says where the export loses something, and what it says without."""
+    """The messages where the export loses something, with the comparison with TensorFlow and without."""
     model, loss, x, y = parts(TAKEN_OVER[name]())
-    found = []
+    messages = []
     for check in (True, False):
         with LOSING[name]():
             try:
                 bngrad.keras.training_step(model, loss, (x, y), check=check)
-                found.append("nothing")
+                messages.append("nothing")
             except bngrad.BngradError as error:
-                found.append(f"{type(error).__name__}: {error}")
-    return found
+                messages.append(f"{type(error).__name__}: {error}")
+    return messages
 
 
 def losing_stops():
@@ -476,14 +476,14 @@ LOSING = {
 def warned():
     """The warning of a model whose methods are not called."""
     model, _, x, y = parts(overridden_compute_loss())
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         bngrad.keras.export(model, MSE, (x, y))
-    return [str(one.message) for one in found if issubclass(one.category, bngrad.BngradWarning)]
+    return [str(warning.message) for warning in caught if issubclass(warning.category, bngrad.BngradWarning)]
 
 
 def loaded():
-    """What `load_into` says of parts of a state."""
+    """The messages of `load_into` for parts of a state."""
     model = between(L.BatchNormalization())
     step = bngrad.keras.training_step(model, MSE, (X, Y), check=False)
     trainer = bngrad.Trainer(step, learning_rate=0.1)
@@ -496,7 +496,7 @@ def loaded():
     said = {}
     for name, is_left in without.items():
         try:
-            bngrad.keras.load_into(model, {path: one for path, one in state.items() if not is_left(path)})
+            bngrad.keras.load_into(model, {path: array for path, array in state.items() if not is_left(path)})
             said[name] = "nothing"
         except bngrad.InputError as error:
             said[name] = str(error)
@@ -526,7 +526,7 @@ class Converted:
         return {"w_grad": gradients[0], "v_grad": gradients[1]}
 
     def distance(self, function, kept, change):
-        """How far the gradients of a converted function are from those of the tape."""
+        """The distance of the gradients of a converted function from those of the tape."""
         model, _ = tf2onnx.convert.from_function(
             tf.function(function, input_signature=SIGNATURE),
             SIGNATURE,
@@ -536,8 +536,10 @@ class Converted:
         )
         names = ["w_grad", "v_grad"]
         got = bngrad.session(change(model)).run(names, ARRAYS)
-        wanted = self.tape(**{name: tf.constant(one) for name, one in ARRAYS.items()})
-        return max(float(np.abs(one - wanted[name]).max()) for name, one in zip(names, got, strict=True))
+        expected = self.tape(**{name: tf.constant(array) for name, array in ARRAYS.items()})
+        return max(
+            float(np.abs(gradient - expected[name]).max()) for name, gradient in zip(names, got, strict=True)
+        )
 
 
 def converted():
@@ -550,10 +552,10 @@ def converted():
     own = Converted(tf.custom_gradient(lambda h: (tf.identity(h), lambda d: -d)))
     forwards = {"stop": stop, "own": own}
     return {
-        **{f"forward of {name}": one.distance(one.loss, (), differentiate) for name, one in forwards.items()},
+        **{f"forward of {name}": case.distance(case.loss, (), differentiate) for name, case in forwards.items()},
         **{
-            f"tape of {name}": one.distance(one.tape, ("TanhGrad",), bngrad.rewrite)
-            for name, one in forwards.items()
+            f"tape of {name}": case.distance(case.tape, ("TanhGrad",), bngrad.rewrite)
+            for name, case in forwards.items()
         },
         "kept stop": stop.distance(stop.loss, ("StopGradient",), differentiate),
     }

@@ -290,8 +290,8 @@ def data_of_another_shape(x, y):
 
 @refused
 def load_into_another_model(x, y):
-    made = step(image_model(L.Conv2D(4, 3)), x, y)
-    bngrad.keras.load_into(image_model(L.Conv2D(4, 3)), bngrad.Trainer(made, learning_rate=0.1))
+    training_step = step(image_model(L.Conv2D(4, 3)), x, y)
+    bngrad.keras.load_into(image_model(L.Conv2D(4, 3)), bngrad.Trainer(training_step, learning_rate=0.1))
 
 
 @refused

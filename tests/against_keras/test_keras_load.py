@@ -30,8 +30,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_variables_by_path(case):
     paths, variables, want = CASES[case]
-    found = _matched(paths, [SimpleNamespace(path=path) for path in variables])
-    assert {path: variable.path for path, variable in found.items()} == want
+    matches = _matched(paths, [SimpleNamespace(path=path) for path in variables])
+    assert {path: variable.path for path, variable in matches.items()} == want
 
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is not None, reason="Keras is installed")

@@ -1,4 +1,4 @@
-"""What changes a gradient, a loss or an update in Keras: taken over, or refused by name.
+"""Sources of a gradient, a loss or an update in Keras: taken over, or refused by name.
 
 The models are in `gradient_sources.py`; docs/reference/gradient-sources.md has a row for each.
 """
@@ -59,13 +59,13 @@ def test_every_model_has_its_test(results):
 
 @pytest.mark.parametrize("name", sorted(TAKEN_OVER))
 def test_taken_over(name, results):
-    found = results["sources"]["taken over"][name]
+    result = results["sources"]["taken over"][name]
     loose = 500 if name == "mixed_float16" else 1
-    assert found["unchanged"], "the export or the comparison changed the model"
-    assert found["loss"] < 2e-6 * loose
-    assert found["inference"] < 4e-6 * loose
-    assert {path: error for path, error in found["off"].items() if error > 4e-6 * loose} == {}
-    assert found["left"] == []
+    assert result["unchanged"], "the export or the comparison changed the model"
+    assert result["loss"] < 2e-6 * loose
+    assert result["inference"] < 4e-6 * loose
+    assert {path: error for path, error in result["off"].items() if error > 4e-6 * loose} == {}
+    assert result["left"] == []
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -101,5 +101,5 @@ def test_tf2onnx_keeps(way, results):
 
 @pytest.mark.parametrize("way", ["forward of stop", "forward of own"])
 def test_tf2onnx_loses(way, results):
-    """Nothing in the file tells; the guide says what to do."""
+    """Nothing in the file shows it; the guide has the remedy."""
     assert results["sources"]["converted"][way] > 0.01

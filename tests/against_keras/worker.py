@@ -32,8 +32,8 @@ CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 def compare(name):
     """Losses, and the largest error of each variable relative to max(1, |variable|), after `STEPS` of SGD."""
     keras.utils.set_random_seed(3)
-    made = keras_networks.NETWORKS[name]()
-    model, loss, x, y = made if isinstance(made, tuple) else (made, CROSS_ENTROPY, X, Y)
+    entry = keras_networks.NETWORKS[name]()
+    model, loss, x, y = entry if isinstance(entry, tuple) else (entry, CROSS_ENTROPY, X, Y)
     before = {variable.path: variable.numpy() for variable in model.variables}
     step = bngrad.keras.training_step(model, loss, (x, y))
     data = feeds(x, "x") | feeds(y, "y")
@@ -86,7 +86,7 @@ def refusal(name):
 
 
 def dropped(layer, shape):
-    """What a dropout leaves of ones in two steps, of which no gradient is needed, and in inference."""
+    """The result of a dropout of ones in two steps, where no gradient is needed, and in inference."""
     inputs = keras.Input(shape)
     x = layer(keras.layers.Rescaling(1.0)(inputs))
     model = keras.Model(inputs, [x, keras.layers.Dense(1)(x)])
