@@ -16,15 +16,15 @@ from tensorflow_gradient_cases import CASES
 
 
 def computed(case):
-    """The outputs of TensorFlow; XLA computes what the CPU kernels leave out, channels behind the batch."""
+    """The outputs of TensorFlow; XLA computes what the CPU kernels leave out, channels after the batch."""
     channels_first = case.attributes.get("data_format", "NHWC").startswith("NC") and case.op_type != "BiasAddGrad"
 
     def call():
         tensors = {name: tf.constant(array) for name, array in case.inputs.items()}
         return getattr(tf.raw_ops, case.op_type)(**tensors, **case.attributes)
 
-    made = tf.function(call, jit_compile=channels_first)()
-    return list(made) if case.outputs > 1 else [made]
+    outputs = tf.function(call, jit_compile=channels_first)()
+    return list(outputs) if case.outputs > 1 else [outputs]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the rewritten nodes compute, against TensorFlow itself, on the same inputs."""
+"""The results of rewritten nodes, against TensorFlow itself, on the same inputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Job:
     def __init__(self, kind, op_type, data_format, dtype, mode, offset=0.0):
         self.kind, self.op_type, self.dtype = kind, op_type, dtype
         self.attributes = {"data_format": data_format, "is_training": MODES[mode], "epsilon": 1e-3}
-        # No CPU kernel has frozen statistics with channels behind N; XLA has.
+        # No CPU kernel has frozen statistics with channels after N; XLA has.
         self.jit = mode == "frozen" and not data_format.endswith("C")
         self.name = f"{op_type}-{data_format}-{dtype}-{mode}" + (f"-{offset:g}" if offset else "")
         shape = shape_of(data_format)
@@ -93,7 +93,7 @@ WRONG = {
     "a-format-that-is-not-there": {"data_format": "NWHC"},
     "channels-in-the-other-place": {"data_format": "NCHW"},
 }
-"""What is wrong with a gradient: the shapes of inputs, or the format."""
+"""Faults of a gradient: the shapes of inputs, or the format."""
 
 
 class WrongJob(Job):
@@ -115,7 +115,7 @@ JOBS += WRONG_JOBS
 
 @pytest.fixture(scope="module")
 def answers(tensorflow, tmp_path_factory):
-    """What TensorFlow makes of every job, by kind and name: one process for all."""
+    """The results of TensorFlow for every job, by kind and name: one process for all."""
     directory = tmp_path_factory.mktemp("tensorflow")
     described = [
         {"kind": j.kind, "op_type": j.op_type, "dtype": j.dtype, "jit": j.jit, "attributes": _python(j.attributes)}
@@ -125,12 +125,12 @@ def answers(tensorflow, tmp_path_factory):
     np.savez(directory / "jobs.npz", jobs=np.array(json.dumps(described)), **arrays)
     tensorflow("run", directory / "jobs.npz", directory / "results.npz")
     results = np.load(directory / "results.npz")
-    found = {}
+    of_jobs = {}
     for number, job in enumerate(JOBS):
         prefix = f"{number}/"
         of_job = {name.removeprefix(prefix): results[name] for name in results.files if name.startswith(prefix)}
-        found[job.kind, job.name] = of_job
-    return found
+        of_jobs[job.kind, job.name] = of_job
+    return of_jobs
 
 
 def _python(attributes):
@@ -196,9 +196,9 @@ def test_the_second_order(job, answers):
     if x.ndim == 4:
         model = ir.from_proto(onnx.parser.parse_model(SECOND_ORDER.replace("MODE", str(training))))
         EmbedFunctionsPass()(model)
-        given = ("ddX", "ddscale", "ddbias", "dY", "X", "scale", "mean", "inv_std", "axes")
+        input_names = ("ddX", "ddscale", "ddbias", "dY", "X", "scale", "mean", "inv_std", "axes")
         values = (*arrays[:6], np.float32(mean), np.float32(inv_std), np.array(job.axes, np.int64))
-        got = run(model, dict(zip(given, values, strict=True)))
+        got = run(model, dict(zip(input_names, values, strict=True)))
         for name, value in want._asdict().items():
             assert worst_error(got[name], value) <= 4e-6, name
 
@@ -236,9 +236,9 @@ def test_a_gradient_tape(labels, tensorflow, tmp_path):
     feeds = dict(np.load(tmp_path / "step.npz"))
     want = {name.removeprefix("want/"): value for name, value in feeds.items() if name.startswith("want/")}
     session = bngrad.session(bngrad.rewrite(model))
-    given = {value.name: feeds[value.name] for value in session.get_inputs()}
-    got = dict(zip([value.name for value in session.get_outputs()], session.run(None, given), strict=True))
-    # The gradient of a bias in front of a batch norm is 0.
+    inputs = {value.name: feeds[value.name] for value in session.get_inputs()}
+    got = dict(zip([value.name for value in session.get_outputs()], session.run(None, inputs), strict=True))
+    # The gradient of a bias before a batch norm is 0.
     assert np.abs(got.pop("d_bias")).max() < 1e-6
     assert np.abs(want.pop("d_bias")).max() < 1e-6
     assert set(got) == set(want)

@@ -42,11 +42,11 @@ KINDS = {"forward": forward, "gradient": gradient, "second_order": second_order}
 
 
 def run(jobs_path, results_path):
-    given = np.load(jobs_path)
+    archive = np.load(jobs_path)
     results = {}
-    for number, job in enumerate(json.loads(str(given["jobs"]))):
+    for number, job in enumerate(json.loads(str(archive["jobs"]))):
         prefix = f"{number}/"
-        arrays = {name.removeprefix(prefix): given[name] for name in given.files if name.startswith(prefix)}
+        arrays = {name.removeprefix(prefix): archive[name] for name in archive.files if name.startswith(prefix)}
         types = {name: job["dtype"] if name in DATA else "float32" for name in arrays}
         tensors = {name: tf.cast(tf.constant(array), types[name]) for name, array in arrays.items()}
         compute = KINDS[job["kind"]]
@@ -97,7 +97,7 @@ def convert(kept, directory):
     feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     signature = [tf.TensorSpec(shape, tf.float32, name=name) for name, shape in shapes.items()]
     traced = tf.function(step, input_signature=signature)
-    wanted = {f"want/{name}": value.numpy() for name, value in traced(**feeds).items()}
+    expected = {f"want/{name}": value.numpy() for name, value in traced(**feeds).items()}
     domain = "ai.onnx.converters.tensorflow"
     tf2onnx.convert.from_function(
         traced,
@@ -107,7 +107,7 @@ def convert(kept, directory):
         extra_opset=[tf2onnx.utils.make_opsetid(domain, 1)],
         output_path=str(pathlib.Path(directory) / "step.onnx"),
     )
-    np.savez(pathlib.Path(directory) / "step.npz", **feeds, **wanted)
+    np.savez(pathlib.Path(directory) / "step.npz", **feeds, **expected)
 
 
 SHAPES = {
@@ -168,7 +168,7 @@ def gradient_tape(sparse, directory):
     feeds |= {name: rng.standard_normal(shape).astype(np.float32) / 2 for name, shape in SHAPES.items()}
     signature = [tf.TensorSpec(array.shape, array.dtype, name=name) for name, array in feeds.items()]
     traced = tf.function(step, input_signature=signature)
-    wanted = {f"want/{name}": value.numpy() for name, value in traced(*map(tf.constant, feeds.values())).items()}
+    expected = {f"want/{name}": value.numpy() for name, value in traced(*map(tf.constant, feeds.values())).items()}
     domain = "ai.onnx.converters.tensorflow"
     tf2onnx.convert.from_function(
         traced,
@@ -178,7 +178,7 @@ def gradient_tape(sparse, directory):
         extra_opset=[tf2onnx.utils.make_opsetid(domain, 1)],
         output_path=str(pathlib.Path(directory) / "step.onnx"),
     )
-    np.savez(pathlib.Path(directory) / "step.npz", **feeds, **wanted)
+    np.savez(pathlib.Path(directory) / "step.npz", **feeds, **expected)
 
 
 if __name__ == "__main__":
