@@ -153,8 +153,8 @@ def test_equal_shapes_are_timed_once(rows):
     ],
 )
 def test_the_batch_norms_of_a_model(arguments, expected, rows):
-    found = rows(*arguments)
-    assert [(row["shape"], row["axes"], row["dtype"], row["count"]) for row in found] == expected
+    timed = rows(*arguments)
+    assert [(row["shape"], row["axes"], row["dtype"], row["count"]) for row in timed] == expected
 
 
 @pytest.mark.parametrize(

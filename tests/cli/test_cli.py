@@ -188,9 +188,9 @@ def test_inspect_json(command):
 
 def test_inspect_of_a_rewritten_model(command):
     assert command("rewrite", "model.onnx", "-o", "out.onnx")[0] == 0
-    found = json.loads(command("inspect", "out.onnx", "--json")[1])
-    assert found["not_in_stock"] == {}
-    (batch_norm,) = found["batch_norms"]
+    inspection = json.loads(command("inspect", "out.onnx", "--json")[1])
+    assert inspection["not_in_stock"] == {}
+    (batch_norm,) = inspection["batch_norms"]
     assert (batch_norm["op"], batch_norm["axes"]) == ("bngrad.BatchNormalizationTraining", [0, 2, 3])
     assert batch_norm["gradient"] == "bngrad.BatchNormalizationGrad"
 
@@ -528,8 +528,8 @@ def test_oracle_remove(command):
 def test_oracle_status_ready(tmp_path, command, monkeypatch):
     from bngrad.oracle.environment import Environment, Status
 
-    found = Status(tmp_path, Environment(tmp_path, tmp_path / "python", "3.11", "1.19.2"), None)
-    monkeypatch.setattr("bngrad.oracle.environment.status", lambda: found)
+    status = Status(tmp_path, Environment(tmp_path, tmp_path / "python", "3.11", "1.19.2"), None)
+    monkeypatch.setattr("bngrad.oracle.environment.status", lambda: status)
     assert command("oracle", "status") == (0, f"ready: {tmp_path}\n", "")
     document = json.loads(command("oracle", "status", "--json")[1])
     assert document == {"state": "ready", "path": str(tmp_path), "problem": None}
@@ -601,8 +601,8 @@ def test_exit_codes_of_a_process():
 
 @pytest.mark.parametrize("arguments", [["inspect", "model.onnx"], ["--help"]], ids=" ".join)
 def test_a_reader_that_has_seen_enough(arguments):
-    read, write = os.pipe()
-    os.close(read)
+    reader, write = os.pipe()
+    os.close(reader)
     done = process(*arguments, stdout=write, stderr=subprocess.PIPE)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")

@@ -202,7 +202,7 @@ def test_each_option_that_reads_a_file_completes_files():
         for parameter in command.params:
             if isinstance(parameter.type, click.Path) and parameter.name not in outputs:
                 offered = parameter.shell_complete(click.Context(command), "")
-                assert [one.type for one in offered] == ["file"], (name, parameter.name)
+                assert [item.type for item in offered] == ["file"], (name, parameter.name)
                 assert offered[0].value, (name, parameter.name)
 
 

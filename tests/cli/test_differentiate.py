@@ -143,8 +143,8 @@ def test_ort_builder_gives_the_same_gradients(command, rng):
     feeds = {"x": rng.standard_normal((3, 2, 4, 4)).astype(np.float32)}
     names = ["loss", "m_new", "v_new", "s_grad", "b_grad"]
     ours, theirs = (session(f"{b}.onnx", "function").run(names, feeds) for b in ("bngrad", "ort"))
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for value, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-6)
 
 
 OUT = ("-o", "out.onnx")

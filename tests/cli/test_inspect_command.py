@@ -93,16 +93,19 @@ def test_a_model_that_cannot_be_read_does_not_hide_the_others(broken, command):
     assert "hazard.onnx: batch norms: 1" in out
     assert err[0].startswith("bngrad: error: ")
     assert err[1:] == [f"bngrad: failed: hazard.onnx: {MESSAGE}"]
-    (found,) = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"]
-    assert found["invocations"][0]["executionSuccessful"] is False
-    assert [result["ruleId"] for result in found["results"]] == ["unreadable-model", "running-output-missing"]
+    (sarif_run,) = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"]
+    assert sarif_run["invocations"][0]["executionSuccessful"] is False
+    assert [result["ruleId"] for result in sarif_run["results"]] == ["unreadable-model", "running-output-missing"]
 
 
 def test_the_files_for_ci(command):
     code, *_ = command("hazard.onnx", "frozen.onnx", "--sarif", "out.sarif", "--annotations", "out.txt")
     assert code == 0
-    (found,) = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"]
-    assert [result["ruleId"] for result in found["results"]] == ["running-output-missing", "frozen-batch-norms"]
+    (sarif_run,) = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"]
+    assert [result["ruleId"] for result in sarif_run["results"]] == [
+        "running-output-missing",
+        "frozen-batch-norms",
+    ]
     assert Path("out.txt").read_text(encoding="utf-8").splitlines()[0] == (
         f"::warning title=bngrad%3A running-output-missing%3A bn,file=hazard.onnx::{MESSAGE}"
     )

@@ -68,13 +68,13 @@ def test_a_background_job_ignores_it():
 
 
 def test_another_thread():
-    found = []
+    answers = []
 
     def run():
         with interrupts() as pressed:
-            found.append(pressed())
+            answers.append(pressed())
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert found == [False]
+    assert answers == [False]

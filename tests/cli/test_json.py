@@ -127,8 +127,8 @@ def test_a_document_conforms(case, tmp_path, monkeypatch, capsys):
 def test_oracle_install(tmp_path, monkeypatch, capsys):
     from bngrad.oracle.environment import Environment
 
-    made = Environment(tmp_path, tmp_path / "python", "3.11", "1.19.2")
-    monkeypatch.setattr("bngrad.oracle.install", lambda _show: made)
+    environment = Environment(tmp_path, tmp_path / "python", "3.11", "1.19.2")
+    monkeypatch.setattr("bngrad.oracle.install", lambda _show: environment)
     assert run(["oracle", "install", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == {"state": "ready", "path": str(tmp_path), "problem": None}
@@ -150,8 +150,8 @@ def test_a_schema_is_one(name):
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
     for content in [SCHEMAS[name], *SCHEMAS[name].get("$defs", {}).values()]:
         assert content["description"]
-        for one in content.get("properties", {}).values():
-            assert one["description"].endswith(".")
+        for field in content.get("properties", {}).values():
+            assert field["description"].endswith(".")
 
 
 def test_the_files_are_what_the_generator_writes():
@@ -162,7 +162,9 @@ def test_the_files_are_what_the_generator_writes():
 
 
 def test_every_command_with_json_has_a_schema():
-    with_json = {name for name, command in LEAVES.items() if any("--json" in one.opts for one in command.params)}
+    with_json = {
+        name for name, command in LEAVES.items() if any("--json" in parameter.opts for parameter in command.params)
+    }
     assert with_json == set(GENERATOR.DOCUMENTS)
     assert set(LEAVES) - with_json == {"library-path", "oracle key", "completion"}  # which print a text alone
     assert {case.split("-")[0] for case in RUNS} | {"oracle install"} == with_json
@@ -186,7 +188,7 @@ def test_an_error_prints_no_document_but_a_report(name, tmp_path, monkeypatch, c
 
 
 def without_report(out, err):
-    """What is on stdout besides the report of validate, which has the error; and the number of lines on stderr."""
+    """Returns stdout without the report of validate, which has the error, and the number of lines on stderr."""
     report = json.loads(out) if out else {}
     if report:
         assert err == f"bngrad: error: {report['error']}\n"

@@ -70,8 +70,8 @@ def test_options_reach_the_loss(command, case, rng):
     ours, theirs = (
         bngrad.session(model, "function").run(["loss", "scale_grad"], feeds) for model in ("out.onnx", same)
     )
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for result, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(result, other)
     assert ours[0] > 0
 
 
@@ -99,14 +99,14 @@ def test_no_defaults_and_state(command, rng):
     with pytest.raises(ValueError, match="scale"):
         session.run(names, feeds)
     assert command("--loss-fn", "mse")[0] == 0
-    for one, other in zip(without, bngrad.session("out.onnx", "function").run(names, feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for result, other in zip(without, bngrad.session("out.onnx", "function").run(names, feeds), strict=True):
+        np.testing.assert_array_equal(result, other)
 
 
 def test_no_defaults_in_python():
-    made = bngrad.differentiate("net.onnx", loss_fn="mse", defaults=False)
-    assert not {tensor.name for tensor in made.graph.initializer} & set(STATE)
-    graph = bngrad.read_training_graph(made)
+    training = bngrad.differentiate("net.onnx", loss_fn="mse", defaults=False)
+    assert not {tensor.name for tensor in training.graph.initializer} & set(STATE)
+    graph = bngrad.read_training_graph(training)
     assert sorted({*graph.gradients, *graph.running_statistics}) == STATE
 
 

@@ -52,7 +52,7 @@ def test_options_reach_the_step(command):
         "--with-defaults",
     ]
     assert command("step", "net.onnx", "-o", "step.onnx", *options)[0] == 0
-    made = bngrad.training_step(
+    step = bngrad.training_step(
         "net.onnx",
         optimizer=bngrad.SGD(momentum=0.9, nesterov=True, weight_decay=0.1),
         groups=[
@@ -66,16 +66,16 @@ def test_options_reach_the_step(command):
         defaults=True,
     )
     written = bngrad.read_training_step("step.onnx")
-    assert written.info == made.info
-    session, other = bngrad.session(written.model), bngrad.session(made.model)
+    assert written.info == step.info
+    session, other = bngrad.session(written.model), bngrad.session(step.model)
     feeds = {"x": np.eye(3, dtype=np.float32), "labels": np.array([0, 1, 1])}
     feeds["learning_rate"] = np.array(0.1, np.float32)
-    feeds["state"] = made.info.flatten(made.state)
+    feeds["state"] = step.info.flatten(step.state)
     for _ in range(2):
         results, expected = session.run(None, feeds), other.run(None, feeds)
         assert all(map(np.array_equal, results, expected))
         feeds["state"] = results[-1]
-    assert made.info.unflatten(feeds["state"])["step"] == 1
+    assert step.info.unflatten(feeds["state"])["step"] == 1
 
 
 def test_json(command):

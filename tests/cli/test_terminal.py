@@ -1,4 +1,4 @@
-"""What the commands print in a terminal of 80 columns, in a pipe, and with the variables that control colors."""
+"""Output of the commands in a terminal of 80 columns, in a pipe, and with the variables that control colors."""
 
 from __future__ import annotations
 

@@ -104,11 +104,11 @@ def test_the_written_model_is_that_of_the_best_epoch(command):
     assert_same_bits(state("s.safetensors"), state("c.best.safetensors"))
     trainer = bngrad.Trainer("step.onnx", learning_rate=0)
     trainer.load("c.best.safetensors")
-    found = trainer.evaluate(**samples(20, seed=1))
-    assert document["best_validation_loss"] == pytest.approx(float(found["loss"]), rel=1e-5)
+    evaluation = trainer.evaluate(**samples(20, seed=1))
+    assert document["best_validation_loss"] == pytest.approx(float(evaluation["loss"]), rel=1e-5)
     assert trainer.calls == 6 * document["best_epoch"]
     (logits,) = bngrad.session("out.onnx").run(None, {"x": samples(20, seed=1)["x"]})
-    np.testing.assert_allclose(logits, found["logits"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(logits, evaluation["logits"], rtol=1e-5, atol=1e-6)
 
 
 def test_the_metrics_are_those_of_the_whole_validation_data(command):
@@ -140,7 +140,7 @@ SCHEDULES = {
 def test_schedules(case, command):
     options, rates = SCHEDULES[case]
     assert command(*TRAIN, "--epochs", "1", "--log", "log.jsonl", *options)[0] == 0
-    assert [one["learning_rate"] for one in records() if "loss" in one] == pytest.approx(rates)
+    assert [record["learning_rate"] for record in records() if "loss" in record] == pytest.approx(rates)
 
 
 def test_data_from_a_folder_and_single_arrays(command):
@@ -718,7 +718,7 @@ DATA = {
 @pytest.mark.parametrize("case", DATA)
 def test_refused_data(case, command):
     arrays, message = DATA[case]
-    np.savez("d.npz", **{name: one for name, one in {**samples(8), **arrays}.items() if one is not None})
+    np.savez("d.npz", **{name: array for name, array in {**samples(8), **arrays}.items() if array is not None})
     code, out, err = command("train", "step.onnx", "--data", "d.npz", "--learning-rate", "1", "-o", "out.onnx")
     assert (code, out) == (2, "")
     assert err.startswith(f"bngrad: error: {message}")

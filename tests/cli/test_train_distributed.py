@@ -103,7 +103,7 @@ def job(tmp_path_factory):
     assert run([*BASE, *WHOLE, *outputs("resumed")]) == 130
     patch.setattr(Trainer, "step", STEP)
     words = RUNS | {name: words for name, (words, _) in ERRORS.items()}
-    cases = {name: {"arguments": one, "folder": "."} for name, one in words.items()}
+    cases = {name: {"arguments": arguments, "folder": "."} for name, arguments in words.items()}
     cases["interrupted"]["signal"] = [1, 7]
     cases["other-data"]["folder"] = "data-of-rank-{rank}"
     cases["other-step"]["folder"] = "step-of-rank-{rank}"
@@ -139,9 +139,9 @@ def assert_one(name):
     for key in ("learning_rate", "accuracy", "step", "epoch"):
         assert records(name, key) == records("one", key)
     for file in ("safetensors", "best.safetensors"):
-        found, expected = state(f"{name}.{file}"), state(f"one.{file}")
-        assert list(found) == list(expected)
-        for tensor, array in found.items():
+        tensors, expected = state(f"{name}.{file}"), state(f"one.{file}")
+        assert list(tensors) == list(expected)
+        for tensor, array in tensors.items():
             np.testing.assert_allclose(array, expected[tensor], rtol=2e-4, atol=2e-5, err_msg=tensor)
 
 

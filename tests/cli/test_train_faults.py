@@ -34,9 +34,9 @@ class Fault(NamedTuple):
     code: int | None
     """The exit code of the rank with the fault."""
     own: str
-    """What it prints."""
+    """Its output."""
     others: str
-    """What each of the others prints."""
+    """The output of each other rank."""
     other_code: int | None = 2
     rank: int = 1
     step: int = 6
@@ -75,9 +75,9 @@ def assert_resumes(folder):
     assert steps == list(range(1, len(steps) + 1))
     assert run(["train", *RUN[:3], "--resume", "c.safetensors"]) == 0
     assert run(["train", *RUN, "--checkpoint", "whole.safetensors"]) == 0
-    found, expected = (read_tensors(f"{name}.safetensors")[0] for name in ("c", "whole"))
+    tensors, expected = (read_tensors(f"{name}.safetensors")[0] for name in ("c", "whole"))
     for tensor, array in expected.items():
-        np.testing.assert_allclose(found[tensor], array, rtol=1e-3, atol=1e-4, err_msg=tensor)
+        np.testing.assert_allclose(tensors[tensor], array, rtol=1e-3, atol=1e-4, err_msg=tensor)
     assert not [path for path in folder.iterdir() if "tmp" in path.name]
 
 

@@ -54,14 +54,14 @@ def test_the_digits_network_passes_against_everything(against, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["passed"] is True
     assert report["batch_norms"] == {"BatchNormInternal": 21, "BatchNormalizationGrad": 21}
-    made = {check["name"]: len(check["rows"]) for check in report["checks"] if not check["skipped"]}
+    counts = {check["name"]: len(check["rows"]) for check in report["checks"] if not check["skipped"]}
     expected = {
         "ort": ["lock-step", "whole graph", "float64"],
         "reference": ["lock-step", "float64", *NUMERIC],
         "numeric": NUMERIC,
     }
-    assert list(made) == expected[against]
-    assert all(made.values())
+    assert list(counts) == expected[against]
+    assert all(counts.values())
 
 
 def test_a_wrong_rewrite_is_a_finding_that_every_report_names(capsys):
@@ -81,10 +81,10 @@ def test_a_wrong_rewrite_is_a_finding_that_every_report_names(capsys):
         "backward"
     }
     assert "backward" in Path("report.html").read_text(encoding="utf-8")
-    (found,) = json.loads(Path("report.sarif").read_text(encoding="utf-8"))["runs"]
-    (result,) = (result for result in found["results"] if result["ruleId"] == "lock-step")
+    (sarif_run,) = json.loads(Path("report.sarif").read_text(encoding="utf-8"))["runs"]
+    (result,) = (result for result in sarif_run["results"] if result["ruleId"] == "lock-step")
     assert result["locations"][0]["logicalLocations"][0]["name"] == "backward"
-    assert found["invocations"][0]["exitCode"] == 1
+    assert sarif_run["invocations"][0]["exitCode"] == 1
     assert "| lock-step | `backward` | " in Path("report.md").read_text(encoding="utf-8")
     annotations = Path("report.txt").read_text(encoding="utf-8")
     assert "::error title=bngrad%3A lock-step%3A backward,file=model.onnx::" in annotations
@@ -153,10 +153,10 @@ def assert_reports_have_the_error(message):
     (case,) = ET.parse("report.xml").iter("testcase")  # noqa: S314
     assert case.find("error").get("message") == message
     assert next(ET.parse("report.xml").iter("testsuite")).get("errors") == "1"  # noqa: S314
-    (found,) = json.loads(Path("report.sarif").read_text(encoding="utf-8"))["runs"]
-    (result,) = found["results"]
+    (sarif_run,) = json.loads(Path("report.sarif").read_text(encoding="utf-8"))["runs"]
+    (result,) = sarif_run["results"]
     assert (result["ruleId"], result["message"]["text"]) == ("not-validated", message)
-    assert not found["invocations"][0]["executionSuccessful"]
+    assert not sarif_run["invocations"][0]["executionSuccessful"]
     assert ": ERROR\n" in Path("report.md").read_text(encoding="utf-8")
     assert "::error title=bngrad%3A not-validated,file=" in Path("a.txt").read_text(encoding="utf-8")
 
@@ -268,7 +268,7 @@ def test_one_command_line_for_models_of_any_kind(text, inputs, note, capsys):
     assert run(["validate", "one.onnx", *options]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {name: report["inputs"][name] for name in inputs} == inputs
-    assert [one for one in report["notes"] if "loss function" in one] == [note] * (note is not None)
+    assert [text for text in report["notes"] if "loss function" in text] == [note] * (note is not None)
 
 
 def test_a_named_prediction_is_appended_to(capsys):

@@ -1,4 +1,4 @@
-"""What the tests read from a page: its elements, its text, its data."""
+"""Parses a page: its elements, its text, its data."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Page(HTMLParser):
 
     def count(self, tag, **attributes):
         return sum(
-            tag == found and all(has.get(key.strip("_")) == value for key, value in attributes.items())
-            for found, has in self.elements
+            tag == name and all(has.get(key.strip("_")) == value for key, value in attributes.items())
+            for name, has in self.elements
         )
 
     @property
     def table(self):
         """The rows of the page's table, as text by column."""
-        (data,) = (one for one in self.data if "columns" in one)
+        (data,) = (block for block in self.data if "columns" in block)
         columns = {}
         for column, cells in zip(data["columns"], data["cells"], strict=True):
             values = column.get("values")

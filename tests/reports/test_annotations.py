@@ -17,18 +17,18 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def annotations(made):
-    write_report_annotations(made, Path("out.txt"))
+def annotations(report):
+    write_report_annotations(report, Path("out.txt"))
     return Path("out.txt").read_text(encoding="utf-8").splitlines()
 
 
-def summary(made):
-    write_summary(made, Path("out.md"))
+def summary(report):
+    write_summary(report, Path("out.md"))
     return Path("out.md").read_text(encoding="utf-8")
 
 
 def parsed(line):
-    """What the runner of GitHub reads from a line: the command, its properties, its message."""
+    """Parses a line as the runner of GitHub does: the command, its properties, its message."""
     assert line.startswith("::")
     head, _, message = line[2:].partition("::")
     command, _, listed = head.partition(" ")
@@ -71,11 +71,11 @@ def test_every_line_break_is_escaped():
 
 @pytest.mark.parametrize("case", ALL)
 def test_a_summary_has_the_verdict_and_every_check(case):
-    made = ALL[case]
-    lines = summary(made).splitlines()
+    report = ALL[case]
+    lines = summary(report).splitlines()
     assert lines[0].startswith("### `")
     assert lines[0].endswith(": passed" if case in PASSED else ": FAILED")
-    for check in made.checks:
+    for check in report.checks:
         assert sum(line.startswith(f"| {check.name} | ") for line in lines) >= 1
     assert ("| finding | where | message |" in lines) == (case in FAILED or case == "warning")
 

@@ -64,16 +64,16 @@ def test_the_axis_keeps_the_order_and_its_height(special):
 def test_a_histogram_counts_every_ratio():
     generator = np.random.default_rng(0)
     ratios = [*(10 ** generator.uniform(-12, 12, 1000)), 0.0, 0.0, math.inf, math.nan, 1.0]
-    made = histogram(ratios, LOWEST, HIGHEST)
-    counts = [int(bar.label.split(": ")[1].split()[0]) for bar in made.bars]
+    chart = histogram(ratios, LOWEST, HIGHEST)
+    counts = [int(bar.label.split(": ")[1].split()[0]) for bar in chart.bars]
     assert sum(counts) == len(ratios)
-    failed = sum(count for bar, count in zip(made.bars, counts, strict=True) if bar.failed)
+    failed = sum(count for bar, count in zip(chart.bars, counts, strict=True) if bar.failed)
     assert failed == sum(not value <= 1 for value in ratios)
-    for bar in made.bars:
-        assert bar.failed is (bar.x + 1e-9 >= made.limit)
-        assert 0 < bar.height <= made.height - bar.y + 0.1
-    assert made.bars[0].label == "no error: 2 comparisons"
-    assert made.bars[-1].label == "infinite or NaN: 2 comparisons"
+    for bar in chart.bars:
+        assert bar.failed is (bar.x + 1e-9 >= chart.limit)
+        assert 0 < bar.height <= chart.height - bar.y + 0.1
+    assert chart.bars[0].label == "no error: 2 comparisons"
+    assert chart.bars[-1].label == "infinite or NaN: 2 comparisons"
 
 
 EDGES = {"at-the-limit": (1.0, False), "just-above": (1.0000001, True), "just-below": (0.9999999, False)}
@@ -97,14 +97,14 @@ def point(place, value, *, series=0):
 def test_a_picture_keeps_the_largest_and_the_failed():
     points = [point(place, 0.001 * (1 + place % 7), series=place % 2) for place in range(5000)]
     points += [point(17, 3.0), point(17, 4.0), point(math.inf, math.nan)]
-    made = scatter(points, loss=2499)
-    assert made.places == 5001
-    assert sum(mark.failed for mark in made.marks) == 3
-    assert len(made.marks) <= 2 * 300 + 3
-    assert made.boundary == pytest.approx(50, abs=0.1)
-    assert all(0 < mark.x < 100 for mark in made.marks)
-    assert all((mark.y < made.limit) is mark.failed for mark in made.marks)
-    assert len(made.data["ranks"]) == len(made.data["y"]) == len(points)
+    chart = scatter(points, loss=2499)
+    assert chart.places == 5001
+    assert sum(mark.failed for mark in chart.marks) == 3
+    assert len(chart.marks) <= 2 * 300 + 3
+    assert chart.boundary == pytest.approx(50, abs=0.1)
+    assert all(0 < mark.x < 100 for mark in chart.marks)
+    assert all((mark.y < chart.limit) is mark.failed for mark in chart.marks)
+    assert len(chart.data["ranks"]) == len(chart.data["y"]) == len(points)
 
 
 @pytest.mark.parametrize("loss", [None, -1, 99])

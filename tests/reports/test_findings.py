@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def found(report):
-    return [(one.rule.id, one.level, one.path) for one in findings_of_report(report)]
+    return [(finding.rule.id, finding.level, finding.path) for finding in findings_of_report(report)]
 
 
 EXPECTED = {
@@ -58,8 +58,8 @@ def test_a_report_that_passed_has_no_error(case):
 
 
 def test_the_message_has_the_counts_and_the_worst():
-    (one,) = findings_of_report(FAILED["node"])
-    assert one.message == (
+    (finding,) = findings_of_report(FAILED["node"])
+    assert finding.message == (
         "lock-step: bn (BatchNormalizationGrad): 2 of 2 comparisons failed; worst: dx native against ort, 7 of "
         "its bound, at most 1"
     )
@@ -133,12 +133,12 @@ def test_a_hazard_in_a_branch_has_its_path():
     )
     assert (hazard.rule.id, hazard.subject, hazard.path) == ("running-output-missing", "bn", "if::then_branch::bn")
     assert hazard.message.startswith("if::then_branch::bn: a running output is left out")
-    assert [one.rule.id for one in warnings] == ["running-statistics-not-updated"]
-    assert [fails(one, "none") for one in (hazard, *warnings)] == [False, False]
-    assert [fails(one, "hazard") for one in (hazard, *warnings)] == [True, False]
-    assert [fails(one, "warning") for one in (hazard, *warnings)] == [True, True]
+    assert [finding.rule.id for finding in warnings] == ["running-statistics-not-updated"]
+    assert [fails(finding, "none") for finding in (hazard, *warnings)] == [False, False]
+    assert [fails(finding, "hazard") for finding in (hazard, *warnings)] == [True, False]
+    assert [fails(finding, "warning") for finding in (hazard, *warnings)] == [True, True]
 
 
 def test_a_model_that_cannot_be_read_is_an_error():
-    one = unreadable("m.onnx", "m.onnx is empty")
-    assert (one.rule.id, one.level, one.message) == ("unreadable-model", "error", "m.onnx is empty")
+    finding = unreadable("m.onnx", "m.onnx is empty")
+    assert (finding.rule.id, finding.level, finding.message) == ("unreadable-model", "error", "m.onnx is empty")

@@ -48,7 +48,7 @@ def test_the_page_is_beside_the_output(command, capsys):
         assert None not in positions
         assert len(set(positions)) > 1
     elif command == "inspect":
-        assert page.table["batch norm"] == [one["name"] for one in printed["batch_norms"]] == ["bn"]
+        assert page.table["batch norm"] == [batch_norm["name"] for batch_norm in printed["batch_norms"]] == ["bn"]
     else:
         assert page.table["shape"] == ["4x3x4x4"]
     assert sorted(path.name for path in Path().iterdir()) == ["model.onnx", "report.html", "there"]

@@ -29,18 +29,18 @@ NAMES = ["<b onclick=x>", "</script><script>x</script>", "a & b", "\u202eabc", "
 
 @pytest.fixture
 def page(tmp_path):
-    def make(found, model="m.onnx"):
-        write_html(found, model, Identity([], 17, 8, "", 9), tmp_path / "report.html")
-        made = Page(tmp_path / "report.html")
-        made.check_self_contained()
-        return made
+    def make(inspection, model="m.onnx"):
+        write_html(inspection, model, Identity([], 17, 8, "", 9), tmp_path / "report.html")
+        html = Page(tmp_path / "report.html")
+        html.check_self_contained()
+        return html
 
     return make
 
 
 def test_modes_hazards_and_places(page):
-    made = page(inspect(ir.from_proto(onnx.parser.parse_model(MODEL))))
-    table = made.table
+    html = page(inspect(ir.from_proto(onnx.parser.parse_model(MODEL))))
+    table = html.table
     assert table["batch norm"] == ["frozen", "crashes", "overwrites", "also"]
     assert table["mode"] == ["frozen", "training", "training", "training"]
     assert table["node"] == ["1", "3", "4", "5"]  # constants are not counted
@@ -55,10 +55,10 @@ def test_modes_hazards_and_places(page):
         "training: 3",
         "frozen: 1",
     ):
-        assert text in made.text
-    assert made.count("use", class_="hazard") == 3
-    assert made.count("use", class_="frozen") == 1
-    places = [float(has["x"].rstrip("%")) for tag, has in made.elements if tag == "use"]
+        assert text in html.text
+    assert html.count("use", class_="hazard") == 3
+    assert html.count("use", class_="frozen") == 1
+    places = [float(has["x"].rstrip("%")) for tag, has in html.elements if tag == "use"]
     assert places == sorted(places)
 
 
@@ -97,18 +97,18 @@ SHOWN = {
 
 @pytest.mark.parametrize("case", SHOWN)
 def test_what_is_shown(case, page):
-    found, texts = SHOWN[case]
-    made = page(found)
+    inspection, texts = SHOWN[case]
+    html = page(inspection)
     for text in texts:
-        assert text in made.text
+        assert text in html.text
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_a_name_stays_in_its_place(name, page):
     def found(text):
-        one = BatchNorm(text, text, text, "training", [0], "float", text, text, [text])
-        return Inspection(17, 8, [one], {text: 1}, {text: 2}, [text], [text], 1)
+        batch_norm = BatchNorm(text, text, text, "training", [0], "float", text, text, [text])
+        return Inspection(17, 8, [batch_norm], {text: 1}, {text: 2}, [text], [text], 1)
 
-    plain, made = page(found("n"), "n"), page(found(name), name)
-    assert made.table["batch norm"] == made.table["X"] == [visible(name)]
-    assert [tag for tag, _ in made.elements if tag != "wbr"] == [tag for tag, _ in plain.elements if tag != "wbr"]
+    plain, html = page(found("n"), "n"), page(found(name), name)
+    assert html.table["batch norm"] == html.table["X"] == [visible(name)]
+    assert [tag for tag, _ in html.elements if tag != "wbr"] == [tag for tag, _ in plain.elements if tag != "wbr"]

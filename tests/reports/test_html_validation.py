@@ -56,11 +56,11 @@ def report(*checks, **fields):
 
 @pytest.fixture
 def page(tmp_path):
-    def make(made):
-        write_html(made, tmp_path / "report.html")
-        found = Page(tmp_path / "report.html")
-        found.check_self_contained()
-        return found
+    def make(result):
+        write_html(result, tmp_path / "report.html")
+        html = Page(tmp_path / "report.html")
+        html.check_self_contained()
+        return html
 
     return make
 
@@ -109,11 +109,11 @@ SHOWN = {
 
 @pytest.mark.parametrize("case", SHOWN)
 def test_what_is_shown(case, page):
-    made, texts = SHOWN[case]
-    shown = page(made).text.replace(TIMES, "x")
+    result, texts = SHOWN[case]
+    shown = page(result).text.replace(TIMES, "x")
     for text in texts:
         assert text in shown
-    assert ("FAILED" in shown) is not made.passed
+    assert ("FAILED" in shown) is not result.passed
 
 
 def test_the_verdict_is_first(page):
@@ -127,52 +127,52 @@ def test_what_was_run_is_identified(page):
     identity = Identity(
         [HashedFile("m.onnx", 1500, "ab" * 32), HashedFile("m.data", 3_000_000, "cd" * 32)], 17, 8, "torch 2", 1234
     )
-    found = page(report(check(row()), identity=identity, environment=environment()))
+    html = page(report(check(row()), identity=identity, environment=environment()))
     for text in ("ai.onnx 17, IR version 8", "1,234", "torch 2", "1.5 kB", "ab" * 32, "3 MB, m.data", "cd" * 32):
-        assert text in found.text
+        assert text in html.text
     for name, text in (environment().versions | environment().machine).items():
-        assert f"{name} {text}" in found.text
+        assert f"{name} {text}" in html.text
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_a_name_stays_in_its_place(name, page):
     plain = page(report(check(row("n", 2.0), undecided={"n": "n"}), notes=["n"], warnings=["n"]))
     statistics = {name: [TensorStatistics("input", name, "float32", [2], 0.0, 1.0, 0.5, 0.5, 1, 0, 0)]}
-    made = report(
+    result = report(
         check(row(name, 2.0, note=name), undecided={name: name}, notes=[name], statistics=statistics),
         notes=[name],
         warnings=[name],
     )
-    made = replace(made, model=name, inputs={name: [1]}, batch_norms={name: 1}, against=name)
-    found = page(made)
-    assert found.table["node or output"] == [visible(name)]
-    assert found.table["note"] == [visible(name)]
-    assert " ".join(visible(name).split()) in found.text
+    result = replace(result, model=name, inputs={name: [1]}, batch_norms={name: 1}, against=name)
+    html = page(result)
+    assert html.table["node or output"] == [visible(name)]
+    assert html.table["note"] == [visible(name)]
+    assert " ".join(visible(name).split()) in html.text
     for tag in ("script", "img", "svg", "title"):
-        assert found.count(tag) == plain.count(tag)
+        assert html.count(tag) == plain.count(tag)
     # Every name that a reader sees is isolated, so that its direction does not leak.
-    assert found.count("bdi") > 10
+    assert html.count("bdi") > 10
 
 
 def test_all_rows_are_there_and_the_page_stays_small(page):
     rows = [row(f"layer{i}.weight", 0.001 * (i % 900), position=i // 3) for i in range(12_000)]
     rows[7_000] = row("bad", 5.0, position=2_000)
-    found = page(report(check(*rows)))
-    table = found.table
+    html = page(report(check(*rows)))
+    table = html.table
     assert len(table["result"]) == 12_000
-    assert set(table["node or output"]) == {one.subject for one in rows}
+    assert set(table["node or output"]) == {line.subject for line in rows}
     assert table["node or output"][0] == "bad"
     assert (table["result"].count("failed"), table["result"][0]) == (1, "failed")
-    assert found.count("use", class_="failed") == 1
-    assert found.count("use") < 1_000
-    assert len(found.source) < 2_500_000
+    assert html.count("use", class_="failed") == 1
+    assert html.count("use") < 1_000
+    assert len(html.source) < 2_500_000
 
 
 def test_failed_rows_are_readable_without_javascript(page):
-    found = page(
+    html = page(
         report(check(*(row(f"bad{i}", 2.0 + i) for i in range(120)), *(row(f"good{i}") for i in range(500))))
     )
-    static = found.text[found.text.index("All comparisons") :]
+    static = html.text[html.text.index("All comparisons") :]
     assert all(f"bad{i} " in static for i in range(120))
     assert "good0" not in static
 
@@ -188,15 +188,15 @@ def test_the_picture_is_in_graph_order(page):
             ("unknown", 0.2, None, "graph"),
         )
     ]
-    found = page(report(check(*rows)))
-    (picture,) = (one for one in found.data if "ranks" in one)
-    order = dict(zip(found.table["node or output"], picture["ranks"], strict=True))
+    html = page(report(check(*rows)))
+    (picture,) = (data for data in html.data if "ranks" in data)
+    order = dict(zip(html.table["node or output"], picture["ranks"], strict=True))
     assert order == {"bn": 0, "loss": 1, "w_grad": 2, "unknown": 3}
     assert (picture["count"], picture["boundary"]) == (4, 2)
-    heights = dict(zip(found.table["node or output"], picture["y"], strict=True))
+    heights = dict(zip(html.table["node or output"], picture["y"], strict=True))
     assert heights["w_grad"] < heights["loss"] < heights["unknown"] < heights["bn"]
-    assert "forward" in found.text
-    assert "backward" in found.text
+    assert "forward" in html.text
+    assert "backward" in html.text
 
 
 def test_the_tensors_of_the_worst_nodes(page):
@@ -204,12 +204,12 @@ def test_the_tensors_of_the_worst_nodes(page):
         TensorStatistics("input", "x", "float32", [2, 3], -1.5, 2.5, 0.25, 1e-7, 4, 1, 2),
         TensorStatistics("computed by native", "dx", "float16", [], None, None, None, None, 0, 1, 0),
     ]
-    made = report(check(row("a", 7.0), row("b"), statistics={"a": tensors, "gone": tensors}))
-    found = page(made)
-    assert "input x float32 2x3 -1.5 2.5 0.25 1e-07 4 1 2" in found.text
-    assert "computed by native dx float16 scalar - - - - 0 1 0" in found.text
-    assert found.count("details", class_="card worst") == 1
-    assert found.count("td", class_="number bad") == 3
+    result = report(check(row("a", 7.0), row("b"), statistics={"a": tensors, "gone": tensors}))
+    html = page(result)
+    assert "input x float32 2x3 -1.5 2.5 0.25 1e-07 4 1 2" in html.text
+    assert "computed by native dx float16 scalar - - - - 0 1 0" in html.text
+    assert html.count("details", class_="card worst") == 1
+    assert html.count("td", class_="number bad") == 3
 
 
 def test_a_file_name_that_is_no_text(page):
@@ -218,9 +218,7 @@ def test_a_file_name_that_is_no_text(page):
 
 def test_a_check_without_rows_takes_no_color(page):
     """The colors of the picture are those of the checks in it, in their order."""
-    found = page(
-        report(check(row()), check(name="float64", skipped="too large"), check(row(), name="whole graph"))
-    )
-    assert found.count("span", class_="dot s0") == found.count("span", class_="dot s1") == 2
-    assert found.count("span", class_="dot s2") == 0
-    assert (found.count("use", class_="s0"), found.count("use", class_="s1")) == (1, 1)
+    html = page(report(check(row()), check(name="float64", skipped="too large"), check(row(), name="whole graph")))
+    assert html.count("span", class_="dot s0") == html.count("span", class_="dot s1") == 2
+    assert html.count("span", class_="dot s2") == 0
+    assert (html.count("use", class_="s0"), html.count("use", class_="s1")) == (1, 1)

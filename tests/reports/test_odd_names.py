@@ -41,10 +41,10 @@ WRITERS = {
 def test_a_report_with_odd_names_can_be_read(case, writer, tmp_path):
     name = NAMES[case]
     check = lock_step(row(name, tensor=name, kind=name, note=name, **BAD), undecided={name: name}, notes=[name])
-    made = report(check, lock_step(skipped=name), model=name or "m.onnx", notes=[name], warnings=[name])
-    write, read = WRITERS[writer]
-    write(made, tmp_path / "report")
-    read(tmp_path / "report")
+    result = report(check, lock_step(skipped=name), model=name or "m.onnx", notes=[name], warnings=[name])
+    write, parse = WRITERS[writer]
+    write(result, tmp_path / "report")
+    parse(tmp_path / "report")
     assert [path.name for path in tmp_path.iterdir()] == ["report"]
 
 
@@ -53,8 +53,8 @@ def test_what_is_not_printable_is_escaped(writer, tmp_path):
     """A job prints these files, or a page shows them: no color, no title, no text from right to left."""
     name = "\x1b[31mred\x1b]0;title\x07\x9b31m\0\u202egnp\u2066\u200b\ufeff"
     check = lock_step(row(name, tensor=name, kind=name, note=name, **BAD), undecided={name: name}, notes=[name])
-    made = report(check, lock_step(skipped=name), model=name, notes=[name], warnings=[name])
-    WRITERS[writer][0](made, tmp_path / "report")
+    result = report(check, lock_step(skipped=name), model=name, notes=[name], warnings=[name])
+    WRITERS[writer][0](result, tmp_path / "report")
     text = (tmp_path / "report").read_text(encoding="utf-8")
-    assert [one for one in text if not one.isprintable() and one != "\n"] == []
+    assert [character for character in text if not character.isprintable() and character != "\n"] == []
     assert "\\x1b[31mred" in text or "\\\\x1b[31mred" in text

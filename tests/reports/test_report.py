@@ -1,4 +1,4 @@
-"""What a report says of itself, in every form: nothing compared is nothing proved."""
+"""The verdict of a report in every form: nothing compared is nothing proved."""
 
 from __future__ import annotations
 
@@ -57,41 +57,41 @@ FAILED = {
 }
 
 
-def text_of(made):
+def text_of(result):
     stream = io.StringIO()
-    print_text(made, Console(file=stream, width=500))
+    print_text(result, Console(file=stream, width=500))
     return stream.getvalue()
 
 
-def junit_of(made, folder):
-    write_junit(made, folder / "report.xml")
+def junit_of(result, folder):
+    write_junit(result, folder / "report.xml")
     return ET.parse(folder / "report.xml").getroot()  # noqa: S314 - our own
 
 
 @pytest.mark.parametrize("case", PASSED)
 def test_what_passes(case, tmp_path):
-    made = PASSED[case]
-    assert made.passed
-    assert made.reason == ""
-    document = json.loads(json.dumps(made.to_dict()))
+    result = PASSED[case]
+    assert result.passed
+    assert result.reason == ""
+    document = json.loads(json.dumps(result.to_dict()))
     assert (document["passed"], document["reason"]) == (True, "")
-    assert "passed: numeric" in text_of(made)
-    assert "FAILED" not in text_of(made)
-    assert not list(junit_of(made, tmp_path).iter("failure"))
+    assert "passed: numeric" in text_of(result)
+    assert "FAILED" not in text_of(result)
+    assert not list(junit_of(result, tmp_path).iter("failure"))
 
 
 @pytest.mark.parametrize("case", FAILED)
 def test_what_fails_says_why_in_every_form(case, tmp_path):
-    made, reason = FAILED[case]
-    assert not made.passed
-    assert made.reason == reason
-    document = json.loads(json.dumps(made.to_dict()))
+    result, reason = FAILED[case]
+    assert not result.passed
+    assert result.reason == reason
+    document = json.loads(json.dumps(result.to_dict()))
     assert (document["passed"], document["reason"]) == (False, reason)
-    assert "FAILED: numeric" in text_of(made)
-    assert reason in text_of(made)
-    write_html(made, tmp_path / "report.html")
+    assert "FAILED: numeric" in text_of(result)
+    assert reason in text_of(result)
+    write_html(result, tmp_path / "report.html")
     assert "FAILED" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    root = junit_of(made, tmp_path)
+    root = junit_of(result, tmp_path)
     assert [f.get("message") for f in root.iterfind("testsuite[@name='report']//failure")] == [reason]
     for suite in root.iter("testsuite"):
         assert int(suite.get("tests", "0")) == len(list(suite.iter("testcase")))
@@ -100,11 +100,11 @@ def test_what_fails_says_why_in_every_form(case, tmp_path):
 
 
 def test_a_check_counts_what_it_could_not_decide(tmp_path):
-    made = report(check(row(passed=True), undecided={"w_grad": "a kink"}, notes=["2 kinks"]))
-    assert "not compared: w_grad: a kink" in text_of(made)
-    assert "note: 2 kinks" in text_of(made)
-    assert [s.get("message") for s in junit_of(made, tmp_path).iter("skipped")] == ["a kink"]
-    assert made.to_dict()["checks"][0]["undecided"] == {"w_grad": "a kink"}
+    result = report(check(row(passed=True), undecided={"w_grad": "a kink"}, notes=["2 kinks"]))
+    assert "not compared: w_grad: a kink" in text_of(result)
+    assert "note: 2 kinks" in text_of(result)
+    assert [s.get("message") for s in junit_of(result, tmp_path).iter("skipped")] == ["a kink"]
+    assert result.to_dict()["checks"][0]["undecided"] == {"w_grad": "a kink"}
 
 
 @pytest.mark.parametrize("values", [[0.5, math.nan], [math.nan, 0.5], [math.nan, math.inf, 2.0]], ids=str)

@@ -33,8 +33,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def run_of(made):
-    write_report_sarif(made, Path("out.sarif"))
+def run_of(report):
+    write_report_sarif(report, Path("out.sarif"))
     (run,) = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"]
     return run
 
@@ -110,8 +110,8 @@ def test_the_exit_code(code, successful, schema):
     assert (invocation["exitCode"], invocation["executionSuccessful"]) == (code, successful)
 
 
-def fingerprints(made):
-    return [result["partialFingerprints"]["primaryLocationLineHash"] for result in run_of(made)["results"]]
+def fingerprints(report):
+    return [result["partialFingerprints"]["primaryLocationLineHash"] for result in run_of(report)["results"]]
 
 
 def test_a_fingerprint_does_not_depend_on_what_was_measured():
@@ -125,13 +125,13 @@ def test_a_fingerprint_is_stable_between_releases():
 
 @pytest.mark.parametrize("case", ["two-nodes", "odd-names", "all-skipped"])
 def test_no_two_findings_have_the_same_fingerprint(case):
-    made = fingerprints(FAILED[case])
-    assert len(set(made)) == len(made)
+    prints = fingerprints(FAILED[case])
+    assert len(set(prints)) == len(prints)
 
 
 def test_two_nodes_of_one_name_are_two_findings():
-    (one,) = findings_of_report(FAILED["node"])
-    write_sarif(Path("out.sarif"), "validate", ["m.onnx"], [one, dataclasses.replace(one)], exit_code=1)
+    (finding,) = findings_of_report(FAILED["node"])
+    write_sarif(Path("out.sarif"), "validate", ["m.onnx"], [finding, dataclasses.replace(finding)], exit_code=1)
     results = json.loads(Path("out.sarif").read_text(encoding="utf-8"))["runs"][0]["results"]
     first, second = (result["partialFingerprints"]["primaryLocationLineHash"] for result in results)
     assert (first.split(":")[0], first[-2:], second[-2:]) == (second.split(":")[0], ":1", ":2")

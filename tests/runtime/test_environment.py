@@ -14,11 +14,11 @@ from bngrad.runtime.environment import environment
 
 
 def test_what_is_installed():
-    found = environment()
-    assert found.versions["numpy"] == metadata.version("numpy")
-    assert found.versions["native library"] == f"{native_library.version()}, {native_library.active_isa()}"
-    assert found.machine.keys() == {"CPU", "cores", "system"}
-    assert all(text and "\n" not in text for text in (found.versions | found.machine).values())
+    result = environment()
+    assert result.versions["numpy"] == metadata.version("numpy")
+    assert result.versions["native library"] == f"{native_library.version()}, {native_library.active_isa()}"
+    assert result.machine.keys() == {"CPU", "cores", "system"}
+    assert all(text and "\n" not in text for text in (result.versions | result.machine).values())
 
 
 def test_what_is_not_installed(monkeypatch):
@@ -30,8 +30,8 @@ def test_what_is_not_installed(monkeypatch):
 
     monkeypatch.setattr(versions, "installed", missing)
     monkeypatch.setattr(native_library, "version", no_library)
-    found = environment().versions
-    assert {found[name] for name in ("numpy", "onnx", "onnxruntime", "native library")} == {"not installed"}
+    packages = environment().versions
+    assert {packages[name] for name in ("numpy", "onnx", "onnxruntime", "native library")} == {"not installed"}
 
 
 def test_another_distribution_of_a_package_is_named(monkeypatch):

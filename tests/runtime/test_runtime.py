@@ -77,8 +77,8 @@ def test_python_calls_the_very_kernels_of_native(dtype, rng):
     native, python = (
         session(all_ops(dtype), implementation).run(None, feeds) for implementation in ("native", "python")
     )
-    for one, other in zip(native, python, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for value, other in zip(native, python, strict=True):
+        np.testing.assert_array_equal(value, other)
 
 
 EDGES = {
@@ -113,8 +113,8 @@ def test_a_registered_op_needs_no_function(implementation, rng):
     feeds = all_feeds(rng)
     bare = session(all_ops(functions=False), implementation).run(None, feeds)
     carrying = session(all_ops(), implementation).run(None, feeds)
-    for one, other in zip(bare, carrying, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for value, other in zip(bare, carrying, strict=True):
+        np.testing.assert_array_equal(value, other)
 
 
 def test_the_registered_op_is_taken_not_the_function(rng):
@@ -149,8 +149,8 @@ def test_a_session_takes_the_domain_once(pair):
 def test_many_sessions_in_one_process(implementation, rng):
     feeds = all_feeds(rng)
     first, second = session(all_ops(), implementation), session(all_ops(), implementation)
-    for one, other in zip(first.run(None, feeds), second.run(None, feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for value, other in zip(first.run(None, feeds), second.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(value, other)
 
 
 @pytest.mark.parametrize("kind", ["path", "str", "proto", "ir"])

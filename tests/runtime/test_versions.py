@@ -106,12 +106,12 @@ def install(monkeypatch):
         monkeypatch.setattr(versions, "find_spec", find_spec)
 
     caches = (versions.floors, versions._check)
-    for one in caches:
-        one.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
     yield do
     monkeypatch.undo()
-    for one in caches:
-        one.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.mark.parametrize("changes", ACCEPTED.values(), ids=ACCEPTED)

@@ -54,11 +54,11 @@ def _after_dx(node: ir.Node, op_type: str, others: list[ir.Value]) -> None:
 def _miscount(function: ir.Function) -> None:
     """M one too small."""
     division = next(node for node in function if node.outputs[0].name == "M")
-    one = ir.node("Constant", [], attributes={"value": ir.tensor(np.float32(1))})
-    wrong = ir.node("Sub", [None, one.outputs[0]])
+    unit = ir.node("Constant", [], attributes={"value": ir.tensor(np.float32(1))})
+    wrong = ir.node("Sub", [None, unit.outputs[0]])
     division.outputs[0].replace_all_uses_with(wrong.outputs[0])
     wrong.replace_input_with(0, division.outputs[0])
-    function.insert_after(division, [one, wrong])
+    function.insert_after(division, [unit, wrong])
 
 
 def _drop_xhat_term(function: ir.Function) -> None:

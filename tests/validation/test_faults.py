@@ -26,13 +26,13 @@ def _training_graph(forward: onnx.ModelProto, batch: int) -> tuple[ir.Model, dic
 @pytest.fixture(scope="module")
 def networks():
     """The training graph and inputs of a network, made once."""
-    made = {}
+    graphs = {}
 
     def network(name):
-        if name not in made:
+        if name not in graphs:
             forward = digits_resnet20.build() if name == "digits_resnet20" else light.prepare(name)
-            made[name] = _training_graph(forward, batch=2)
-        return made[name]
+            graphs[name] = _training_graph(forward, batch=2)
+        return graphs[name]
 
     return network
 

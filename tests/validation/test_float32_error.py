@@ -29,7 +29,7 @@ def rounded(values, seed):
 
 def check(change, steps=3):
     """The check of a graph whose results are changed by ``change(results, step, seed)``."""
-    made, runs = Check("test", unit="", limit=LIMIT), []
+    result, runs = Check("test", unit="", limit=LIMIT), []
 
     def run(state):
         runs.append(state)
@@ -39,7 +39,7 @@ def check(change, steps=3):
         return Results(got, own, want)
 
     float32_error(
-        made,
+        result,
         run,
         (0, 0),
         steps=steps,
@@ -49,7 +49,7 @@ def check(change, steps=3):
         implementation="graph",
         against="program",
     )
-    return made, runs
+    return result, runs
 
 
 def one_percent(name, when=lambda _step, _seed: True):
@@ -80,15 +80,15 @@ WRONG = {
 
 @pytest.mark.parametrize("change", RIGHT.values(), ids=RIGHT)
 def test_chance_is_no_error(change):
-    made, _ = check(change)
-    assert made.problem == ""
-    assert {row.tensor for row in made.rows} == set(exact((0, 0)))
+    result, _ = check(change)
+    assert result.problem == ""
+    assert {row.tensor for row in result.rows} == set(exact((0, 0)))
 
 
 @pytest.mark.parametrize(("change", "wrong"), WRONG.values(), ids=WRONG)
 def test_errors_are_found(change, wrong):
-    made, _ = check(change)
-    assert [row.tensor for row in made.failures] == wrong
+    result, _ = check(change)
+    assert [row.tensor for row in result.failures] == wrong
 
 
 def test_what_passes_is_not_repeated():

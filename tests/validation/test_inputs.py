@@ -53,26 +53,26 @@ def test_an_input_with_a_default_keeps_it():
 
 
 def test_the_seed_decides():
-    one, same, other = drawn(seed=1), drawn(seed=1), drawn(seed=2)
-    assert all(np.array_equal(one[name], same[name]) for name in one)
-    assert not np.array_equal(one["x"], other["x"])
+    feeds, same, other = drawn(seed=1), drawn(seed=1), drawn(seed=2)
+    assert all(np.array_equal(feeds[name], same[name]) for name in feeds)
+    assert not np.array_equal(feeds["x"], other["x"])
 
 
 @pytest.mark.parametrize(
-    ("dims", "given", "expected"),
+    ("dims", "arrays", "expected"),
     [({}, {}, DEFAULT_DIM), ({"N": 7}, {}, 7), ({}, {"labels": np.zeros(5, np.int64)}, 5)],
     ids=["default", "named", "from a given array"],
 )
-def test_symbolic_dimensions_are_bound_everywhere(dims, given, expected):
+def test_symbolic_dimensions_are_bound_everywhere(dims, arrays, expected):
     model = network()
-    bind_dimensions(model, dims, given)
+    bind_dimensions(model, dims, arrays)
     assert model.graph.inputs[0].shape == (expected, 3, 8, 8)
     logits = next(value for node in model.graph for value in node.outputs if value.name == "logits")
     assert logits.shape == (expected, 10)
 
 
 @pytest.mark.parametrize(
-    ("first", "dims", "given", "expected"),
+    ("first", "dims", "arrays", "expected"),
     [
         ("N", {}, {}, [2, 2]),
         ("batch", {}, {}, [2, 4]),
@@ -82,13 +82,13 @@ def test_symbolic_dimensions_are_bound_everywhere(dims, given, expected):
         ("N", {}, {"labels": np.zeros(6, np.int64)}, [6, 6]),
     ],
 )
-def test_the_batch_size_is_that_of_symbolic_first_dimensions(first, dims, given, expected):
+def test_the_batch_size_is_that_of_symbolic_first_dimensions(first, dims, arrays, expected):
     """Of inputs without a default; a fixed size, --dim and given arrays come first."""
     text = NETWORK.replace("[N,3", f"[{first},3").replace("float[16] b,", "float[C] b,")
     model = network(text)
     if first != "N":
         model.graph.inputs[1].shape = ir.Shape([4])
-    bind_dimensions(model, dims, given, batch_size=2)
+    bind_dimensions(model, dims, arrays, batch_size=2)
     assert [value.shape[0] for value in model.graph.inputs[:2]] == expected
     assert next(value for value in model.graph.inputs if value.name == "b").shape == (DEFAULT_DIM,)
 

@@ -15,6 +15,7 @@ from bngrad.autodiff import edges
 from bngrad.autodiff import prepare_forward as forward
 from bngrad.autodiff.rules import RULES
 from bngrad.validation import stock
+from pairwise import every_value
 
 NETWORK = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[N,2,6,6] x, int64[N] labels) => (float loss) {
@@ -73,8 +74,7 @@ def test_the_right_graph_passes(training, against):
     assert gradients == {f"{name}_grad" for name in WRT}
 
 
-@pytest.mark.parametrize("against", AGAINST)
-@pytest.mark.parametrize("name", WRT)
+@every_value(name=WRT, against=AGAINST)
 def test_one_percent_in_a_gradient_is_found(training, name, against):
     wrong = scaled(training, f"{name}_grad")
     report = bngrad.validate(network(), rewritten=wrong, against=against, implementation="function")
@@ -105,8 +105,7 @@ def scaling_rule(rule):
     return replace(rule, gradients=gradients)
 
 
-@pytest.mark.parametrize("against", AGAINST)
-@pytest.mark.parametrize("op_type", ["Tanh", "Conv", "Gemm", "SoftmaxCrossEntropyLoss", "BatchNormalization"])
+@every_value(op_type=["Tanh", "Conv", "Gemm", "SoftmaxCrossEntropyLoss", "BatchNormalization"], against=AGAINST)
 def test_one_percent_in_a_rule_is_found(op_type, against, monkeypatch):
     monkeypatch.setitem(RULES, ("", op_type), scaling_rule(RULES["", op_type]))
     assert edges.RULES is RULES
@@ -140,8 +139,7 @@ class OnePercentOff:
         ]
 
 
-@pytest.mark.parametrize("against", ["reference", "numeric"])
-@pytest.mark.parametrize("name", WRT)
+@every_value(name=WRT, against=["reference", "numeric"])
 def test_one_percent_by_onnxruntime_is_found(name, against, monkeypatch):
     right = stock.session
     monkeypatch.setattr(stock, "session", lambda *arguments: OnePercentOff(right(*arguments), f"{name}_grad"))

@@ -20,7 +20,7 @@ RELEASES = {
 def python(request, tmp_path_factory):
     """An interpreter that has a release and whatever else this project depends on."""
     project = tomllib.loads((request.config.rootpath / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    others = [one for one in project["dependencies"] if not one.startswith("onnxruntime>")]
+    others = [package for package in project["dependencies"] if not package.startswith("onnxruntime>")]
     return make_environment(tmp_path_factory.mktemp("release"), [*request.param, *others])
 
 

@@ -30,26 +30,26 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_statistics(case):
     value, numbers, counts = CASES[case]
-    found = tensor_statistics("input", "x", value)
-    assert (found.role, found.name, found.dtype, found.shape) == (
+    tensor = tensor_statistics("input", "x", value)
+    assert (tensor.role, tensor.name, tensor.dtype, tensor.shape) == (
         "input",
         "x",
         str(value.dtype),
         list(value.shape),
     )
-    got = (found.minimum, found.maximum, found.mean, found.std)
+    got = (tensor.minimum, tensor.maximum, tensor.mean, tensor.std)
     assert got == numbers if numbers == NOTHING else got == pytest.approx(numbers, rel=1e-4)
-    assert (found.zeros, found.nan, found.infinite) == counts
+    assert (tensor.zeros, tensor.nan, tensor.infinite) == counts
 
 
 def test_the_worst_subjects_are_kept_and_only_they_are_read():
-    worst, read = WorstSubjects(), []
+    worst, computed = WorstSubjects(), []
     measures = [(7 * i) % 100 / 100 for i in range(100)]
     measures[40], measures[60] = math.nan, math.inf
     for index, measure in enumerate(measures):
 
         def tensors(index=index):
-            read.append(index)
+            computed.append(index)
             return [("input", str(index), np.zeros(1))]
 
         worst.offer(str(index), measure, tensors)
@@ -57,7 +57,7 @@ def test_the_worst_subjects_are_kept_and_only_they_are_read():
     order = sorted(range(100), key=lambda i: -math.inf if math.isnan(measures[i]) else -measures[i])
     assert list(kept)[2:] == [str(index) for index in order[2:MOST]]
     assert set(list(kept)[:2]) == {"40", "60"}
-    assert len(read) < 60
+    assert len(computed) < 60
     assert all(tensor.name == subject for subject, (tensor,) in kept.items())
 
 
@@ -78,12 +78,12 @@ g (float[N,3,4,4] x) => (float loss)
 
 
 def test_each_check_describes_its_worst_subjects():
-    given = {"x": np.linspace(-1, 3, 96, dtype=np.float32).reshape(2, 3, 4, 4)}
+    feeds = {"x": np.linspace(-1, 3, 96, dtype=np.float32).reshape(2, 3, 4, 4)}
     model = onnx.parser.parse_model(MODEL)
-    report = validate(model, against="reference", implementation="function", inputs=given)
+    report = validate(model, against="reference", implementation="function", inputs=feeds)
     assert report.passed
-    found = {check.name: check for check in report.checks}
-    roles = {name: {t.role for ts in check.statistics.values() for t in ts} for name, check in found.items()}
+    checks = {check.name: check for check in report.checks}
+    roles = {name: {t.role for ts in check.statistics.values() for t in ts} for name, check in checks.items()}
     assert roles == {
         "lock-step": {"input", "expected"},
         "float64": {"expected", "computed by float64, function"},
@@ -91,9 +91,9 @@ def test_each_check_describes_its_worst_subjects():
         "central differences": {"input", "computed by float64, function"},
         "on stock ONNX Runtime": {"expected", "computed by function"},
     }
-    for check in found.values():
+    for check in checks.values():
         assert check.statistics.keys() <= {row.subject for row in check.rows}
         first = next(iter(check.statistics))
         assert first == check.worst_first()[0].subject
-    x = next(tensor for tensor in found["lock-step"].statistics["bn"] if tensor.name == "x")
+    x = next(tensor for tensor in checks["lock-step"].statistics["bn"] if tensor.name == "x")
     assert (x.role, x.shape, x.minimum, x.maximum) == ("input", [2, 3, 4, 4], -1.0, 3.0)

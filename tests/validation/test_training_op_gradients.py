@@ -133,8 +133,8 @@ def of_indexing(case):
 
 def of_resize(case):
     """Resize by the same scales, or to the sizes of dY where there are none."""
-    dy, x, *given = case.inputs
-    roi, scales = [*given, None, None][:2]
+    dy, x, *optional = case.inputs
+    roi, scales = [*optional, None, None][:2]
     sizes = None if scales is not None else np.array(dy.shape)
     rest = {name: value for name, value in zip("rsn", (roi, scales, sizes), strict=True) if value is not None}
     names = [name if name in {"x", *rest} else "" for name in "xrsn"]

@@ -29,13 +29,13 @@ ORT_IS_WRONG = {
     "DropoutGrad-inference": "ignores training_mode",
     "DropoutGrad-no-mode": "takes training_mode, which its schema makes false, for true",
 }
-"""What ORT-training 1.19.2 computes wrongly; finite differences are the judge, test_training_op_gradients.py."""
+"""Errors of ORT-training 1.19.2, by case; test_training_op_gradients.py compares with finite differences."""
 
 ORT_REFUSES = {
     "SliceGrad-backwards": "narrowing_error",
     **{case.id: "Could not find an implementation" for case in CASES if case.op == "ResizeGrad"},
 }
-"""What its kernels fail on, negative steps of the last axis, and what it has no kernels for."""
+"""Its messages about negative steps of the last axis, and about missing kernels."""
 
 STOCK = {"Gelu", "BiasGelu", "FastGelu", "QuickGelu", "FusedMatMul"}
 

@@ -136,7 +136,7 @@ OPTIONS = {
     **{name: {"wrt": ["x", "w"]} for name in ("constant-weight", "bfloat16", "opset-7-pad-and-clip")},
     **dict.fromkeys(("frozen", "frozen-opset-9", "frozen-opset-11"), FREEZE),
 }
-"""How they are differentiated; it says that what is frozen is meant to be, of which there is a warning."""
+"""The options of differentiation; they name frozen batch norms, which would cause a warning."""
 
 
 @pytest.fixture
@@ -163,9 +163,9 @@ def test_taken_without_an_oracle(case, against):
     assert report.passed, report.reason
     checks = {check.name: check for check in report.checks}
     expected = {output.name for output in training.graph.output if output.name.endswith("_grad")}
-    found = {row.subject for row in checks["central differences"].rows}
+    compared = {row.subject for row in checks["central differences"].rows}
     data = {"x_grad", "target_grad"} if case == "half-inside" else {"x_grad"}
-    assert expected | data == found
+    assert expected | data == compared
     assert {row.kind for row in checks["forward in float64"].rows} >= {"loss"}
 
 
@@ -447,8 +447,8 @@ def test_external_data_beside_a_model_in_another_folder(against, tmp_path, monke
 
 def test_a_loss_and_a_gradient_of_zero():
     """A measure of zero by zero is zero, and not an error."""
-    given = {name: np.zeros_like(array) for name, array in ANY.items()}
-    report = bngrad.validate(parse(WITH_DATA), against="numeric", inputs=given, implementation="function")
+    zeros = {name: np.zeros_like(array) for name, array in ANY.items()}
+    report = bngrad.validate(parse(WITH_DATA), against="numeric", inputs=zeros, implementation="function")
     assert report.passed, report.reason
 
 

@@ -305,7 +305,7 @@ def _indexing():
 def _resizes():
     x, roi = values(2, 2, 4, 3), np.array([0, 0, 0.1, 0, 1, 1, 0.8, 0.9], np.float32)
     scales = np.array([1.6, 2.4, 1.7, 0.9], np.float32)  # none of them at the edge of another extent
-    for what, out, given, attributes in [
+    for what, out, optional, attributes in [
         ("default", (3, 4, 6, 2), (None, scales), {}),
         ("shapes", (2, 2, 5, 7), (), {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
         ("cubic", (3, 4, 6, 2), (None, scales), {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}),
@@ -313,7 +313,7 @@ def _resizes():
         ("antialias", (2, 2, 2, 2), (), {"mode": "linear", "antialias": 1}),
         ("axes", (2, 2, 6, 2), (None, scales[:1:-1]), {"axes": [3, 2], "nearest_mode": "floor"}),
     ]:
-        yield Case("ResizeGrad", what, (values(*out, seed=1), x, *given), attributes)
+        yield Case("ResizeGrad", what, (values(*out, seed=1), x, *optional), attributes)
 
 
 def _samples():
