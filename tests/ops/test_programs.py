@@ -95,7 +95,7 @@ def compare_kernels(build, isa, every=1):
     "isa",  # the others are compared with the scalar kernels, which would be compared with themselves
     [pytest.param(isa, marks=[pytest.mark.long] * (isa == "scalar")) for isa in native_library.isas()],
 )
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.long)])  # each length has 50 shapes
 def test_kernels_bit_for_bit_and_in_bounds(build, isa, every):
     compare_kernels(build, isa, every)
 
@@ -230,10 +230,10 @@ def test_install(build, tmp_path):
 
 
 def onnxruntime_library():
-    found = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
-    if not found:
+    libraries = sorted((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    if not libraries:
         pytest.skip(f"onnxruntime {onnxruntime.__version__} brings no library of its own")
-    return found[0]
+    return libraries[0]
 
 
 @only_linux
