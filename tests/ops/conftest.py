@@ -1,4 +1,4 @@
-"""What the tests of the library share: a process for each instruction set, and the test programs."""
+"""A process for each instruction set, and the test programs, which the tests of the library share."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ BOUNDS = {ops.FLOAT: 1e-4, ops.DOUBLE: 1e-11, ops.FLOAT16: 4e-3, ops.BFLOAT16: 3
 
 
 class WrongError(AssertionError):
-    """What should have been refused was not, or the other way round, or the numbers are wrong."""
+    """A refusal that is missing or should not be there, or wrong numbers."""
 
 
 def one_of(rng, choices):
@@ -90,14 +90,14 @@ def sound(rng, op, feeds, axes):
         "axes_constant": bool(rng.integers(2)),
         "dims": one_of(rng, (None, "free", "unknown")),
     }
-    given = {name: ops.misaligned(a) if rng.random() < 0.1 else np.asarray(a) for name, a in feeds.items()}
-    for name, actual in zip(kept, op._replace(outputs=outputs).run(given, **options), strict=True):
-        wanted, dtype = expected[name], ops.output_dtype(feeds, name)
-        if actual.shape != wanted.shape:
-            raise WrongError(f"{name} has shape {actual.shape}, expected {wanted.shape}")
-        bound = BOUNDS[dtype] * max(1, np.abs(wanted).max(initial=0, where=np.isfinite(wanted)))
-        if not np.allclose(actual.astype(np.float64), wanted, rtol=0, atol=bound, equal_nan=True):
-            raise WrongError(f"{name} is {actual}, expected {wanted}")
+    values = {name: ops.misaligned(a) if rng.random() < 0.1 else np.asarray(a) for name, a in feeds.items()}
+    for name, actual in zip(kept, op._replace(outputs=outputs).run(values, **options), strict=True):
+        exact, dtype = expected[name], ops.output_dtype(feeds, name)
+        if actual.shape != exact.shape:
+            raise WrongError(f"{name} has shape {actual.shape}, expected {exact.shape}")
+        bound = BOUNDS[dtype] * max(1, np.abs(exact).max(initial=0, where=np.isfinite(exact)))
+        if not np.allclose(actual.astype(np.float64), exact, rtol=0, atol=bound, equal_nan=True):
+            raise WrongError(f"{name} is {actual}, expected {exact}")
 
 
 # Faults: each gives an op and feeds that must be refused, or None where there is nothing to spoil.

@@ -63,8 +63,8 @@ def test_infinities_and_nan_stay_in_their_element(kernels, dtype):
     assert np.flatnonzero(~np.isfinite(got[0])).tolist() == [3, 7, 20]  # inf / inf, and the root of a negative
     assert np.flatnonzero(~np.isfinite(got[1])).tolist() == [3, 20]
     rest = np.setdiff1d(np.arange(40), [3, 7, 20])
-    for one, other in zip(got, clean, strict=True):
-        np.testing.assert_array_equal(one[rest], other[rest])
+    for output, other in zip(got, clean, strict=True):
+        np.testing.assert_array_equal(output[rest], other[rest])
 
 
 @dtypes
@@ -75,8 +75,8 @@ def test_the_function_gives_the_same_bits(dtype):
     by_function, by_native = (
         session(model, implementation).run(None, feeds) for implementation in ("function", "native")
     )
-    for one, other in zip(by_function, by_native, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for output, other in zip(by_function, by_native, strict=True):
+        np.testing.assert_array_equal(output, other)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -159,8 +159,8 @@ def test_views_are_taken_as_they_look():
     views = [array.T[::2] for array in arrays]
     copies = [view.copy() for view in views]
     of_views, of_copies = (native.adam_update(*arrays, CASES["adam"]) for arrays in (views, copies))
-    for one, other in zip(of_views, of_copies, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for output, other in zip(of_views, of_copies, strict=True):
+        np.testing.assert_array_equal(output, other)
 
 
 NAMES = ("coefficients", *INPUTS[:4], *OUTPUTS)

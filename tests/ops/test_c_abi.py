@@ -139,8 +139,8 @@ def test_views_are_taken_as_they_look():
     x = rng.normal(size=(4, 5, 6)).astype(np.float32)
     turned, sliced = x.transpose(2, 0, 1), x[:, ::2, 1:]
     for view in (turned, sliced):
-        for one, other in zip(statistics(view, [1]), statistics(view.copy(), [1]), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for output, other in zip(statistics(view, [1]), statistics(view.copy(), [1]), strict=True):
+            np.testing.assert_array_equal(output, other)
 
 
 @pytest.mark.parametrize("by", [1, 2, 4])
@@ -151,15 +151,15 @@ def test_unaligned_buffers(by):
 
     x = np.random.default_rng(0).normal(size=(3, 5, 70)).astype(np.float32)
     c = np.linspace(1, 2, 5, dtype=np.float32)
-    for one, other in zip(grad(x, x, c, c, c), grad(*(unaligned(a) for a in (x, x, c, c, c))), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for output, other in zip(grad(x, x, c, c, c), grad(*(unaligned(a) for a in (x, x, c, c, c))), strict=True):
+        np.testing.assert_array_equal(output, other)
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 3), (5, 3, 7), (70, 33, 250)], ids=str)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_outputs_begin_at_a_cache_line(shape, dtype):
-    x, one = np.zeros(shape, dtype), np.ones(shape[1:2], dtype)
-    dX, *_ = native.batch_normalization_grad(x, x, one, one, one, [i for i in range(x.ndim) if i != 1], True)
+    x, ones = np.zeros(shape, dtype), np.ones(shape[1:2], dtype)
+    dX, *_ = native.batch_normalization_grad(x, x, ones, ones, ones, [i for i in range(x.ndim) if i != 1], True)
     assert (dX.shape, dX.dtype, dX.ctypes.data % 64) == (shape, x.dtype, 0)
     assert dX.flags.c_contiguous
     assert dX.flags.writeable
@@ -470,7 +470,7 @@ def test_c_sums_have_the_same_bits_whatever_is_wanted(dims, training_mode):
     rng = np.random.default_rng(dims)
     x, dy, dx = (rng.normal(3, 2, dims) for _ in range(3))
     scale, mean, inv_std = (rng.normal(1, 0.1, dims[1]) for _ in range(3))
-    layout, wanted = make_layout(dims=dims, types=(11, 11, 11)), []
+    layout, results = make_layout(dims=dims, types=(11, 11, 11)), []
     for out in (dx, None):
         sums = np.zeros((2, dims[1]))
         arrays = (dy, x, scale, mean, inv_std, out, *sums)
@@ -479,5 +479,5 @@ def test_c_sums_have_the_same_bits_whatever_is_wanted(dims, training_mode):
         assert not native_library.loaded().bngrad_batch_normalization_grad(
             ctypes.byref(layout), training_mode, *pointers, 1, error, ctypes.c_size_t(200)
         ), error.value
-        wanted.append(sums.tobytes())
-    assert wanted[0] == wanted[1]
+        results.append(sums.tobytes())
+    assert results[0] == results[1]

@@ -97,13 +97,13 @@ def test_the_header(libraries, case):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [(LONG + "a", LONG + "b"), ("ä" * 200, "ä" * 201), ("a\nb", "a b"), ("a\nb", "a\tb")],
     ids=["long", "utf-8", "line", "control"],
 )
-def test_headers_that_do_not_fit_differ(libraries, one, other):
+def test_headers_that_do_not_fit_differ(libraries, first, second):
     sent = []
-    for key in (one, other):
+    for key in (first, second):
         World(libraries[:1]).run(lambda rank, key=key: rank.all_gather(key, 0.0, 1))
         sent.append(libraries[0].log[0][1].rstrip(b"\0").decode())
     assert sent[0] != sent[1]

@@ -1,4 +1,4 @@
-"""How many threads num_threads = 0 stands for: the CPUs that a process may use, and no more than its quota."""
+"""The number of threads for num_threads = 0: the CPUs that a process may use, and no more than its quota."""
 
 from __future__ import annotations
 

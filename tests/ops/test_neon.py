@@ -68,12 +68,12 @@ RESULT_BYTES = 2 * 8 * 2**16 * (2 + 2 + 4)
 
 MISSING = [
     name
-    for name, found in (
+    for name, path in (
         ("cmake", CMAKE),
         (f"{TARGET}-g++", shutil.which(f"{TARGET}-g++")),
         ("qemu-aarch64", EMULATOR),
     )
-    if found is None
+    if path is None
 ]
 pytestmark = [
     pytest.mark.long,
@@ -167,6 +167,6 @@ def test_products_and_sums_stay_apart(build):
     for path in build.glob("**/bngrad_core.dir/kernels/*.o"):
         assembly = run(f"{TARGET}-objdump", "-d", path)
         assert re.search(r"\tfmul\t", assembly)
-        found = re.findall(r"\t(fn?m(?:add|sub|la|ls))\t\w+(\.\w+)?", assembly)
-        fused[path.name.split(".")[0]] = set(found)
+        matches = re.findall(r"\t(fn?m(?:add|sub|la|ls))\t\w+(\.\w+)?", assembly)
+        fused[path.name.split(".")[0]] = set(matches)
     assert fused == {"neon": {("fmla", ".2d")}, "scalar": set()}

@@ -174,12 +174,12 @@ class Op(NamedTuple):
         outputs = {name: dtype or output_dtype(feeds, name) for name in self.outputs if name}
         cast_in = [name for name in inputs if feeds[name].dtype == BFLOAT16]
         cast_out = [name for name, dtype in outputs.items() if dtype == BFLOAT16]
-        given, made = (
+        names_in, names_out = (
             [f"{name}_16" if name in cast else name for name in names]
             for names, cast in ((self.inputs, cast_in), (self.outputs, cast_out))
         )
         nodes = [helper.make_node("Cast", [name], [f"{name}_16"], to=TensorProto.BFLOAT16) for name in cast_in]
-        nodes += [helper.make_node(self.op, given, made, "the_node", domain="bngrad", **self.attributes)]
+        nodes += [helper.make_node(self.op, names_in, names_out, "the_node", domain="bngrad", **self.attributes)]
         nodes += [helper.make_node("Cast", [f"{name}_16"], [name], to=TensorProto.FLOAT) for name in cast_out]
         infos = [
             helper.make_tensor_value_info(name, ONNX_TYPES[FLOAT if name in cast_out else dtype], None)
@@ -288,11 +288,11 @@ def check(op, shape, axes, types):
     else:
         textbook = {GRAD: expected_grad, RELU_GRAD: expected_relu_grad, GRAD_GRAD: expected_grad_grad}[op.op]
         expected = textbook(feeds, axes, op.attributes["training_mode"])
-    for name, one, other in zip(op.outputs, op.run(feeds), expected, strict=True):
+    for name, output, other in zip(op.outputs, op.run(feeds), expected, strict=True):
         dtype = output_dtype(feeds, name)
-        assert one.dtype == (FLOAT if dtype == BFLOAT16 else dtype)
-        assert one.shape == other.shape
-        assert np.abs(one.astype(np.float64) - other).max() <= BOUNDS[dtype] * np.abs(other).max()
+        assert output.dtype == (FLOAT if dtype == BFLOAT16 else dtype)
+        assert output.shape == other.shape
+        assert np.abs(output.astype(np.float64) - other).max() <= BOUNDS[dtype] * np.abs(other).max()
 
 
 @every_mode
@@ -330,13 +330,13 @@ def test_bfloat16_values(op):
             value.type.tensor_type.elem_type = ONNX_TYPES[dtype]
     session = make_session(model.SerializeToString())
     values = {name: make(array, ONNX_TYPES[array.dtype]) for name, array in feeds.items()}
-    for one, other in zip(session.run_with_ort_values(None, values), op.run(feeds), strict=True):
+    for output, other in zip(session.run_with_ort_values(None, values), op.run(feeds), strict=True):
         if op.op == STATISTICS:
-            assert one.element_type() == TensorProto.FLOAT
-            np.testing.assert_array_equal(one.numpy(), other)
+            assert output.element_type() == TensorProto.FLOAT
+            np.testing.assert_array_equal(output.numpy(), other)
             continue
-        assert one.element_type() == TensorProto.BFLOAT16
-        bits = np.frombuffer((ctypes.c_uint16 * other.size).from_address(one.data_ptr()), np.uint16)
+        assert output.element_type() == TensorProto.BFLOAT16
+        bits = np.frombuffer((ctypes.c_uint16 * other.size).from_address(output.data_ptr()), np.uint16)
         np.testing.assert_array_equal(to_numpy(bits).reshape(other.shape), other)
 
 
@@ -405,8 +405,8 @@ def test_threads_do_not_change_a_bit(op, shape_and_axes):
     feeds = make_feeds(op, *shape_and_axes)
     runs = [op.run(feeds, threads=threads) for threads in (1, 2, 3, 8, 2)]
     for run in runs[1:]:
-        for one, other in zip(runs[0], run, strict=True):
-            assert one.tobytes() == other.tobytes()
+        for output, other in zip(runs[0], run, strict=True):
+            assert output.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize("shape", [[], [0], [5], [3, 70, 5], [40_001]], ids=str)
@@ -422,9 +422,9 @@ def test_adam_update(dtype, shape):
     g = g * scale + penalty * w
     m = m + rest1 * (g - m)
     v = beta2 * v + rest2 * g**2
-    for one, other in zip(got, (w * shrink - rate * m / (np.sqrt(v) / root + eps), m, v), strict=True):
-        assert (one.dtype, one.shape) == (dtype, other.shape)
-        assert np.abs(one - other).max(initial=0) <= BOUNDS[dtype] * np.abs(other).max(initial=0)
+    for output, other in zip(got, (w * shrink - rate * m / (np.sqrt(v) / root + eps), m, v), strict=True):
+        assert (output.dtype, output.shape) == (dtype, other.shape)
+        assert np.abs(output - other).max(initial=0) <= BOUNDS[dtype] * np.abs(other).max(initial=0)
 
 
 SYNCHRONIZED = """<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>
@@ -510,8 +510,8 @@ def misaligned(array):
 def test_misaligned_inputs(op, name):
     feeds = make_feeds(op, [4, 3, 5, 7], [0, 2], (NAMES[name],) * 3)
     moved = {n: misaligned(array) for n, array in feeds.items()}
-    for one, other in zip(op.run(moved, axes_constant=False), op.run(feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for output, other in zip(op.run(moved, axes_constant=False), op.run(feeds), strict=True):
+        np.testing.assert_array_equal(output, other)
 
 
 def test_weights_at_odd_offsets_of_a_file(tmp_path):
@@ -530,8 +530,8 @@ def test_weights_at_odd_offsets_of_a_file(tmp_path):
     onnx.save_model(model, tmp_path / "model.onnx")
     session = make_session(str(tmp_path / "model.onnx"))
     actual = session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()})
-    for one, other in zip(actual, op.run(feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for output, other in zip(actual, op.run(feeds), strict=True):
+        np.testing.assert_array_equal(output, other)
 
 
 # Refusals: the message names op and node, what came and what was expected.
@@ -667,8 +667,8 @@ def test_mixed_types(data):
                     continue
                 assert ORT_CASTS_FLOAT16
                 assert FLOAT16 in (dtype, wrong)
-                for one, other in zip(outputs, op.run(right), strict=True):
-                    np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-2)
+                for output, other in zip(outputs, op.run(right), strict=True):
+                    np.testing.assert_allclose(output, other, rtol=1e-2, atol=1e-2)
 
 
 def test_axes_of_wrong_type():
@@ -694,8 +694,8 @@ def test_unknown_isa_is_refused(isa):
 def test_two_registrations():
     """In one session and, separately, in two: the domain is shared, ONNX Runtime says what it thinks of twice."""
     feeds = make_feeds(grad_op(), [2, 3], [0])
-    one = make_session(grad_op().model(feeds))
-    other = make_session(grad_op().model(feeds))
+    first = make_session(grad_op().model(feeds))
+    second = make_session(grad_op().model(feeds))
     inputs = {name: value for name, value in feeds.items() if name != "axes"}
-    for a, b in zip(one.run(None, inputs), other.run(None, inputs), strict=True):
+    for a, b in zip(first.run(None, inputs), second.run(None, inputs), strict=True):
         np.testing.assert_array_equal(a, b)

@@ -130,9 +130,9 @@ def test_constants_are_exchanged_when_the_session_is_created(libraries):
 
 @pytest.mark.parametrize(("op", "name"), [("AllGather", "value"), ("AllReduce", "partial")])
 @pytest.mark.parametrize(
-    ("made", "now", "text"), [(1, 2, "made with 1 rank, now 2"), (2, 1, "made with 2 ranks, now 1")]
+    ("before", "now", "text"), [(1, 2, "made with 1 rank, now 2"), (2, 1, "made with 2 ranks, now 1")]
 )
-def test_a_collective_that_is_set_too_late(libraries, op, name, made, now, text):
+def test_a_collective_that_is_set_too_late(libraries, op, name, before, now, text):
     rank = libraries[0]
 
     def set_ranks(count):
@@ -141,12 +141,12 @@ def test_a_collective_that_is_set_too_late(libraries, op, name, made, now, text)
         else:
             rank.set(lambda _, sent: sent * count, 0, count)
 
-    set_ranks(made)
+    set_ranks(before)
     session = make_session(rank, one_node(op, key="a"))
     set_ranks(now)
     with pytest.raises(Exception, match=rf"the collective was set after the session was created \({text}\); set"):
         session.run(None, {name: np.ones(3)})
-    set_ranks(made)
+    set_ranks(before)
     session.run(None, {name: np.ones(3)})
 
 

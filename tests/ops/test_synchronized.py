@@ -113,10 +113,10 @@ class Batch:
 
 def assert_close(got, expected, dtypes, samples=1):
     """``samples`` of a channel: their sums may cancel, and have the error of the terms, whose deviation is 2."""
-    for one, other, dtype in zip(got, expected, dtypes, strict=True):
-        assert one.shape == other.shape
-        error = np.abs(one.astype(np.float64) - other).max(initial=0)
-        size = 4 * math.sqrt(samples) if one.shape != got[0].shape else 1
+    for output, other, dtype in zip(got, expected, dtypes, strict=True):
+        assert output.shape == other.shape
+        error = np.abs(output.astype(np.float64) - other).max(initial=0)
+        size = 4 * math.sqrt(samples) if output.shape != got[0].shape else 1
         assert error <= BOUNDS[dtype] * np.abs(other).max(initial=size)
 
 
@@ -171,8 +171,8 @@ def test_threads_and_instruction_sets_do_not_change_a_bit(kernels, shape, axes, 
 @pytest.mark.parametrize(("shape", "axes"), [((8, 64, 40, 33), (0, 2, 3)), ((300, 7, 700), (0, 1))], ids=str)
 def test_large_batches_do_not_depend_on_threads(shape, axes, types, rng):
     batch = Batch(shape, axes, types, rng)
-    one, other = (bytes_of(batch.split(Kernels(native, num_threads=n), [shape[0]])) for n in (1, 3))
-    assert one == other
+    first, second = (bytes_of(batch.split(Kernels(native, num_threads=n), [shape[0]])) for n in (1, 3))
+    assert first == second
 
 
 @types
@@ -267,14 +267,14 @@ def test_a_huge_mean_and_an_empty_rank(kernels):
 def test_an_empty_part(kernels, shape, axes, types):
     """Also with statistics that are NaN, as those of an empty batch are."""
     data, parameter = types
-    k, x, c, one = Kernels(kernels), np.zeros(shape, data), np.ones(3, parameter), np.ones(3)
+    k, x, c, ones = Kernels(kernels), np.zeros(shape, data), np.ones(3, parameter), np.ones(3)
     np.testing.assert_array_equal(k.moments(x, axes)[0], np.zeros((3, 3)))
-    for mean in (one, one * np.nan):
+    for mean in (ones, ones * np.nan):
         sums, dscale, dbias = k.grad_sums(x, x, c, mean, mean, axes)
         np.testing.assert_array_equal(sums, np.zeros((2, 3)))
         np.testing.assert_array_equal([dscale, dbias], np.zeros((2, 3)))
-        assert k.apply(x, c, c, mean, one, axes)[0].shape == shape
-        assert k.grad_apply(x, x, c, mean, one, sums[None], np.array(0.0), axes)[0].shape == shape
+        assert k.apply(x, c, c, mean, ones, axes)[0].shape == shape
+        assert k.grad_apply(x, x, c, mean, ones, sums[None], np.array(0.0), axes)[0].shape == shape
     merged = k.merge_moments(np.zeros((4, 3, 3)), c, c, EPSILON, MOMENTUM, True)
     for value in merged[:4]:
         np.testing.assert_array_equal(value, np.full(3, np.nan))
