@@ -153,13 +153,15 @@ def main(campaign: int, count: int, start: int, only: int | None, keep: Path | N
         _report(campaign, only, keep)
         return
     number = sum(map(len, seeds().values()))
+    if count > CASES_PER_WORKER:
+        _build_seeds()
     print(f"campaign {campaign}: {count} models from {number} seeds, starting with case {start}", flush=True)
-    began, ends, done, found = time.monotonic(), Counter(), 0, 0
+    began, ends, done, total = time.monotonic(), Counter(), 0, 0
     for index, findings, exits in run_cases(campaign, range(start, start + count)):
         done += 1
         ends.update(exits)
         for finding in findings:
-            found += 1
+            total += 1
             where = f"--seed {campaign} --only {index}: {finding.command}"
             print(" ".join(f"FINDING {where}: {finding.what}: {finding.detail[:400]}".split()), flush=True)
             if record is not None:
@@ -167,12 +169,19 @@ def main(campaign: int, count: int, start: int, only: int | None, keep: Path | N
                     file.write(json.dumps([campaign, index, make(campaign, index).story, *finding]) + "\n")
         if done % 1000 == 0:
             rate = done / (time.monotonic() - began)
-            print(f"{done} models, {found} findings, {rate:.0f} per second", flush=True)
+            print(f"{done} models, {total} findings, {rate:.0f} per second", flush=True)
     for end, number in sorted(ends.items()):
         print(f"{number:8} {end}")
     seconds = time.monotonic() - began
-    print(f"{done} models of {count} in {seconds:.0f} s ({done / seconds:.0f} per second), {found} findings")
-    sys.exit(1 if found or done != count else 0)
+    print(f"{done} models of {count} in {seconds:.0f} s ({done / seconds:.0f} per second), {total} findings")
+    sys.exit(1 if total or done != count else 0)
+
+
+def _build_seeds() -> None:
+    """Builds all seeds, so that no worker has to."""
+    for group in seeds().values():
+        for seed in group:
+            seed()
 
 
 def _report(campaign: int, index: int, keep: Path | None) -> None:
@@ -186,8 +195,8 @@ def _report(campaign: int, index: int, keep: Path | None) -> None:
     for arguments in case.commands:
         print(f"(cd {folder} && bngrad {' '.join(arguments)})")
     sys.stdout.flush()
-    for one, findings, ends in run_cases(campaign, range(index, index + 1)):
-        print(one, dict(ends))
+    for _, findings, ends in run_cases(campaign, range(index, index + 1)):
+        print(index, dict(ends))
         for finding in findings:
             print(f"FINDING {finding.command}: {finding.what}\n    {finding.detail}")
 

@@ -17,7 +17,7 @@ from fuzz.seeds import Seed, seeds
 
 MODEL, WEIGHTS, OUTPUT = "model.onnx", "weights.npz", "out.onnx"
 BESIDE = ("out.eval.onnx", "out.safetensors", "out.html", "out.sarif", "out.txt")
-"""What a command may write besides."""
+"""The other files that a command may write."""
 
 SHARES = {"op": 6, "gradient": 6, "net": 5, "training": 1, "dialect": 5}
 """The relative frequencies of the groups of seeds; a training graph takes as much time as ten other seeds."""
@@ -37,7 +37,7 @@ class Case(NamedTuple):
     commands: tuple[tuple[str, ...], ...]
     """The arguments of bngrad for each command."""
     output_exists: bool
-    """Whether the output file exists before each command."""
+    """True if the output file exists before each command."""
 
 
 def make(campaign: int, index: int) -> Case:
@@ -55,7 +55,8 @@ def make(campaign: int, index: int) -> Case:
 
 def _pick(draw: Draw) -> Seed:
     (group,) = draw.choices(list(SHARES), list(SHARES.values()))
-    return draw.choice(seeds()[group])
+    seed: Seed = draw.choice(seeds()[group])()
+    return seed
 
 
 def _mutate_bytes(draw: Draw, seed: Seed) -> tuple[list[str], bytes]:

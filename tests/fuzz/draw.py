@@ -57,24 +57,24 @@ def nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 def value_names(model: onnx.ModelProto) -> list[str]:
     """Returns the names of all values that a node may read."""
     graph = model.graph
-    given = [value.name for value in (*graph.input, *graph.initializer)]
-    return given + [name for node in nodes(model) for name in node.output if name]
+    names = [value.name for value in (*graph.input, *graph.initializer)]
+    return names + [name for node in nodes(model) for name in node.output if name]
 
 
 def value_infos(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Returns all graph inputs, graph outputs and value_info entries."""
-    found = []
+    infos = []
     for graph in graphs(model):
-        found += graph.value_info
+        infos += graph.value_info
         if hasattr(graph, "initializer"):
-            found += [*graph.input, *graph.output]
-    return found
+            infos += [*graph.input, *graph.output]
+    return infos
 
 
 def tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Returns all initializers and all tensors in attributes."""
-    found = []
+    result = []
     for graph in graphs(model):
-        found += getattr(graph, "initializer", [])
-        found += [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
-    return found
+        result += getattr(graph, "initializer", [])
+        result += [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
+    return result

@@ -151,14 +151,14 @@ def main(campaign: int, count: int, start: int, only: int | None, keep: Path | N
     warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
     indices = range(start, start + count) if only is None else range(only, only + 1)
     file_seeds()
-    done, found, ends = 0, 0, Counter()
+    done, total, ends = 0, 0, Counter()
     if only is not None and keep is not None:
         keep.mkdir(exist_ok=True)
         case = make(campaign, only)
         for name, content in {**file_seeds(), case.name: case.content}.items():
             (keep / name).write_bytes(content)
     for index, findings, exits in run_cases(campaign, indices, judge, make):
-        done, found = done + 1, found + len(findings)
+        done, total = done + 1, total + len(findings)
         ends.update(exits)
         for finding in findings:
             command = " ".join(make(campaign, index).commands[0])
@@ -168,8 +168,8 @@ def main(campaign: int, count: int, start: int, only: int | None, keep: Path | N
             print(make(campaign, index).commands, dict(exits))
     for end, number in sorted(ends.items()):
         print(f"{number:8} {end}")
-    print(f"{done} cases of {len(indices)}, {found} findings")
-    sys.exit(1 if found or done != len(indices) else 0)
+    print(f"{done} cases of {len(indices)}, {total} findings")
+    sys.exit(1 if total or done != len(indices) else 0)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def main() -> None:
     campaign.SECONDS, campaign.POLL_SECONDS = 2, 1
     results = {"none": found(None)}
     for fault in FAULTS:
-        campaign.TIMEOUT = 10 if fault is waits else 120
+        campaign.TIMEOUT = 6 if fault is waits else 120
         results[fault.__name__] = found(fault)
     print(json.dumps(results))
 

@@ -206,9 +206,9 @@ def _rest(source: bytes) -> bytes:
     for node in [node for node in model.graph if node in replaced]:
         for value in node.outputs:
             if value.uses() or value.is_graph_output():
-                given = ir.Value(name=f"{value.name}_given", type=value.type, shape=_shape(node, value))
-                value.replace_all_uses_with(given, replace_graph_outputs=True)
-                model.graph.inputs.append(given)
+                new_input = ir.Value(name=f"{value.name}_given", type=value.type, shape=_shape(node, value))
+                value.replace_all_uses_with(new_input, replace_graph_outputs=True)
+                model.graph.inputs.append(new_input)
         model.graph.remove(node)
     return ir.to_proto(model).SerializeToString()
 
@@ -231,11 +231,11 @@ def _is_json(text: str) -> bool:
 
 def _files() -> dict[str, str]:
     """Returns the hashes of the files in the current folder, by name."""
-    found = {}
+    hashes = {}
     for entry in os.scandir():
         plain = entry.is_file(follow_symlinks=False)
-        found[entry.name] = hashlib.sha1(Path(entry).read_bytes()).hexdigest() if plain else "special"  # noqa: S324
-    return found
+        hashes[entry.name] = hashlib.sha1(Path(entry).read_bytes()).hexdigest() if plain else "special"  # noqa: S324
+    return hashes
 
 
 def _others(files: dict[str, str]) -> dict[str, str]:

@@ -190,7 +190,9 @@ CASES = {
         "its input 'starts' is float; expected integers",
     ),
     "a-resize-with-a-scale-too-few": Regression(
-        "rewrite", RESIZE_GRAD.replace("scales)", "one)"), "its scales are 1 numbers; expected 3, one for each axis",
+        "rewrite",
+        RESIZE_GRAD.replace("scales)", "one)"),
+        "its scales are 1 numbers; expected 3, one for each axis",
     ),
     "a-resize-of-axes-that-are-not-there": Regression(
         "rewrite", RESIZE_GRAD.replace("ResizeGrad", "ResizeGrad <axes = [0, 1, 5]>"),

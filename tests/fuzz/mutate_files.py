@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fuzz.draw import Draw
 
 _VALUES: tuple[Any, ...] = (None, True, "x", "", [], {}, [1], {"a": 1}, *SIZES, *FLOATS, 10**30, -1, 0.5, *NAMES)
-"""What a value of JSON becomes."""
+"""Values that replace a value of JSON."""
 
 
 _TYPES = ("f2", "f8", "i1", "i8", "u8", "c8", "?", "S3", "U3", "M8[s]", "m8[s]", "V3", ">f4", "O")
@@ -166,7 +166,7 @@ def mutate_metadata(draw: Draw, content: bytes) -> bytes:
         if kind == 0:
             model.metadata_props.remove(entry)
         elif kind == 1:
-            entry.key = draw.choice((*NAMES, *(one.key for one in model.metadata_props)))
+            entry.key = draw.choice((*NAMES, *(other.key for other in model.metadata_props)))
         elif entry.value[:1] in ("{", "["):
             entry.value = _json_text(draw, entry.value)
         else:
@@ -181,7 +181,7 @@ BY_SUFFIX = {
     ".jsonl": mutate_log,
     ".onnx": mutate_metadata,
 }
-"""What changes a file and keeps its format."""
+"""The mutations that keep the format of a file, by its suffix."""
 
 
 def mutate_file(draw: Draw, name: str, content: bytes) -> bytes:

@@ -162,8 +162,8 @@ def splice(draw: Draw, model: onnx.ModelProto, other: onnx.ModelProto) -> None:
         model.graph.output.extend(other.graph.output)
     if draw.chance(0.8):
         model.functions.extend(other.functions)
-        taken = {one.domain for one in model.opset_import}
-        model.opset_import.extend(one for one in other.opset_import if one.domain not in taken)
+        taken = {opset.domain for opset in model.opset_import}
+        model.opset_import.extend(opset for opset in other.opset_import if opset.domain not in taken)
 
 
 def train(draw: Draw, model: onnx.ModelProto) -> None:

@@ -19,10 +19,10 @@ DOMAINS = ("", "ai.onnx", "com.microsoft", "bngrad", "ngraph", "miopen", "aten",
 @cache
 def op_types() -> list[tuple[str, str]]:
     """Returns all ops of onnx and bngrad, and some ops of the dialects."""
-    known = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
+    standard = {(schema.domain, schema.name) for schema in onnx.defs.get_all_schemas()}
     ort = ("ConvGrad", "ReluGrad", "SoftmaxGrad_13", "GatherGrad", "LayerNormalizationGrad", "ConcatTraining")
     foreign = ("FusedBatchNormGradV3", "BatchNormTrainingBackprop", "DML_BATCH_NORMALIZATION_GRAD")
-    return sorted(known) + [("com.microsoft", op) for op in ort] + [("", op) for op in foreign]
+    return sorted(standard) + [("com.microsoft", op) for op in ort] + [("", op) for op in foreign]
 
 
 def drop(draw: Draw, model: onnx.ModelProto) -> None:
@@ -57,8 +57,8 @@ def insert(draw: Draw, model: onnx.ModelProto) -> None:
         return
     domain, op_type = draw.choice(op_types())
     names = value_names(model)
-    read = [draw.choice(names) for _ in range(draw.choice((0, 1, 1, 2, 3, 5)))] if names else []
-    node = onnx.helper.make_node(op_type, read, [f"made_{i}" for i in range(draw.choice((1, 1, 2, 5)))])
+    inputs = [draw.choice(names) for _ in range(draw.choice((0, 1, 1, 2, 3, 5)))] if names else []
+    node = onnx.helper.make_node(op_type, inputs, [f"made_{i}" for i in range(draw.choice((1, 1, 2, 5)))])
     node.domain = domain
     where = draw.randrange(len(graph.node) + 1)
     rest = list(graph.node)
@@ -204,10 +204,10 @@ def add_attribute(draw: Draw, model: onnx.ModelProto) -> None:
     if not node:
         return
     try:
-        known = sorted(onnx.defs.get_schema(node.op_type, domain=node.domain).attributes)
+        attributes = sorted(onnx.defs.get_schema(node.op_type, domain=node.domain).attributes)
     except (onnx.defs.SchemaError, UnicodeError):
-        known = []
-    name = draw.choice((*known, "layout", "epsilon", "training_mode", "axis"))
+        attributes = []
+    name = draw.choice((*attributes, "layout", "epsilon", "training_mode", "axis"))
     if not any(a.name == name for a in node.attribute):
         value = draw.choice((*SIZES, *FLOATS, "text", [1, -1], [1 << 40] * 3, [0.5]))
         node.attribute.append(onnx.helper.make_attribute(name, value))

@@ -209,10 +209,10 @@ def move_data_out(draw: Draw, model: onnx.ModelProto) -> None:
 
 def sparse(draw: Draw, model: onnx.ModelProto) -> None:
     """Adds a sparse initializer, which few programs support."""
-    made = model.graph.sparse_initializer.add()
-    made.values.CopyFrom(onnx.helper.make_tensor(draw.choice((*value_names(model), "new")), 1, [1], [0.5]))
-    made.indices.CopyFrom(onnx.helper.make_tensor("", 7, [1], [draw.choice(SIZES)]))
-    made.dims.append(draw.choice(SIZES))
+    tensor = model.graph.sparse_initializer.add()
+    tensor.values.CopyFrom(onnx.helper.make_tensor(draw.choice((*value_names(model), "new")), 1, [1], [0.5]))
+    tensor.indices.CopyFrom(onnx.helper.make_tensor("", 7, [1], [draw.choice(SIZES)]))
+    tensor.dims.append(draw.choice(SIZES))
 
 
 def quantize(draw: Draw, model: onnx.ModelProto) -> None:

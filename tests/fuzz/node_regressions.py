@@ -124,7 +124,8 @@ CASES = {
         "differentiate",
         """g (float[2,3] x, float b) => (float loss) <float[2,3] y>
             { y = MatMul(x, b) loss = ReduceSum <keepdims = 0> (y) }""",
-        "MatMul node 'y' (outputs y) cannot be differentiated: the types or shapes of its inputs contradict its op: ",
+        "MatMul node 'y' (outputs y) cannot be differentiated: the types or shapes of its inputs contradict "
+        "its op: ",
     ),
     "a-mean-over-axes-that-are-not-there": Regression(
         "differentiate",

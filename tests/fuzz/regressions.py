@@ -351,9 +351,9 @@ CASES = {
 
 def model(case: Regression) -> onnx.ModelProto:
     """Returns the model of a regression."""
-    made = onnx.parser.parse_model(f"{case.header}\n{case.text}")
-    changed = case.change(made)
-    return changed if isinstance(changed, onnx.ModelProto) else made
+    parsed = onnx.parser.parse_model(f"{case.header}\n{case.text}")
+    changed = case.change(parsed)
+    return changed if isinstance(changed, onnx.ModelProto) else parsed
 
 
 def chain(length: int, *, broken: bool = False) -> onnx.ModelProto:
@@ -362,7 +362,7 @@ def chain(length: int, *, broken: bool = False) -> onnx.ModelProto:
     if broken:
         nodes[length // 2].input[0] = "nothing"
     nodes.append(helper.make_node("ReduceSum", [f"v{length}"], ["loss"], keepdims=0))
-    given = helper.make_tensor_value_info("v0", onnx.TensorProto.FLOAT, [3])
-    made = helper.make_tensor_value_info("loss", onnx.TensorProto.FLOAT, [])
-    graph = helper.make_graph(nodes, "chain", [given], [made])
+    data = helper.make_tensor_value_info("v0", onnx.TensorProto.FLOAT, [3])
+    loss = helper.make_tensor_value_info("loss", onnx.TensorProto.FLOAT, [])
+    graph = helper.make_graph(nodes, "chain", [data], [loss])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -7,7 +7,7 @@ They come from the test tables of the gradient rules, from the documentation of 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -23,6 +23,8 @@ from bngrad.training.differentiate import differentiate
 from oracle.oracle_cases import CNN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
 
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "reference" / "dialects"
@@ -105,8 +107,8 @@ STRUCTURES = {
 
 
 @cache
-def seeds() -> dict[str, list[Seed]]:
-    """Returns all seeds by group; `cases.SHARES` has the frequencies of the groups."""
+def seeds() -> dict[str, list[Callable[[], Seed]]]:
+    """Returns a function for each seed, which builds it once; `cases.SHARES` has the frequencies of the groups."""
     cases = [case for table in _tables() for case in table.CASES]
     examples = {
         f"{path.stem} {number}": text
@@ -115,11 +117,14 @@ def seeds() -> dict[str, list[Seed]]:
     }
     nets = {"cnn": CNN, **STRUCTURES}
     return {
-        "op": [_seed(str(case), forward(case)) for case in cases],
-        "gradient": [_seed(f"the gradient of {case}", ir.to_proto(differentiated(case))) for case in cases],
-        "net": [_seed(name, onnx.parser.parse_model(text)) for name, text in nets.items()],
-        "training": list(_training_graphs()),
-        "dialect": [_seed(name, onnx.parser.parse_model(text)) for name, text in examples.items()],
+        "op": [_seed(str(case), partial(forward, case)) for case in cases],
+        "gradient": [_seed(f"the gradient of {case}", partial(_gradient, case)) for case in cases],
+        "net": [_seed(name, partial(onnx.parser.parse_model, text)) for name, text in nets.items()],
+        "training": [
+            *(_seed(f"cnn for {target}", partial(_cnn, target)) for target in ("stock", "training", "ort")),
+            _seed("frozen cnn", _frozen_cnn),
+        ],
+        "dialect": [_seed(name, partial(onnx.parser.parse_model, text)) for name, text in examples.items()],
     }
 
 
@@ -128,14 +133,27 @@ def _tables():
     return [import_module(f"autodiff.cases.{name}") for name in names]
 
 
-def _training_graphs():
-    """Yields training graphs of the CNN: of `differentiate` for every target, and of ORT's builder, frozen."""
-    cnn = ir.from_proto(onnx.parser.parse_model(CNN))
-    for target in ("stock", "training", "ort"):
-        yield _seed(f"cnn for {target}", ir.to_proto(differentiate(cnn, target=target).model))
-    yield _seed("frozen cnn", ir.to_proto(training_graph(cnn, frozen=["*"]).model))
+def _gradient(case):
+    return ir.to_proto(differentiated(case))
 
 
-def _seed(name: str, model: onnx.ModelProto) -> Seed:
-    floats = [i for i in model.graph.initializer if i.data_type == onnx.TensorProto.FLOAT]
-    return Seed(name, model.SerializeToString(), {i.name: onnx.numpy_helper.to_array(i) for i in floats})
+def _cnn(target):
+    return ir.to_proto(differentiate(_parsed_cnn(), target=target).model)
+
+
+def _frozen_cnn():
+    return ir.to_proto(training_graph(_parsed_cnn(), frozen=["*"]).model)
+
+
+def _parsed_cnn():
+    return ir.from_proto(onnx.parser.parse_model(CNN))
+
+
+def _seed(name: str, build: Callable[[], onnx.ModelProto]) -> Callable[[], Seed]:
+    @cache
+    def seed() -> Seed:
+        model = build()
+        floats = [i for i in model.graph.initializer if i.data_type == onnx.TensorProto.FLOAT]
+        return Seed(name, model.SerializeToString(), {i.name: onnx.numpy_helper.to_array(i) for i in floats})
+
+    return seed

@@ -83,17 +83,17 @@ def test_a_case_is_determined_by_seed_and_index():
 
 
 @pytest.fixture(scope="module")
-def found():
+def findings():
     program = PROGRAM.with_name("injected_faults.py")
     ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
     return json.loads(ran.stdout)
 
 
-def test_without_a_fault_there_is_no_finding(found):
-    assert found["none"] == []
+def test_without_a_fault_there_is_no_finding(findings):
+    assert findings["none"] == []
 
 
 @pytest.mark.parametrize(("fault", "what"), [(fault.__name__, what) for fault, what in FAULTS.items()])
-def test_an_injected_fault_is_the_only_finding(fault, what, found):
+def test_an_injected_fault_is_the_only_finding(fault, what, findings):
     """The cases before and after it have no finding, even if the worker died."""
-    assert found[fault] == [[1, what]]
+    assert findings[fault] == [[1, what]]

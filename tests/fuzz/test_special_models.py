@@ -41,7 +41,7 @@ class Special:
     seconds: int = 60
     """The limit on the processor time, including the start of Python."""
     limited: bool = True
-    """Whether the command has a process of its own, with the limits."""
+    """True if the command has a process of its own, with the limits."""
     megabytes: int = 2000
     """The limit on the address space; Python with onnx and ONNX Runtime uses 800 without a model."""
 
@@ -86,8 +86,8 @@ def _functions(length: int, *, doubling: bool) -> bytes:
         helper.make_node("F0", ["x"], ["y"], domain="local"),
         helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0),
     ]
-    given = helper.make_tensor_value_info("x", FLOAT, [3])
-    graph = helper.make_graph(nodes, "g", [given], [helper.make_tensor_value_info("loss", FLOAT, [])])
+    data = helper.make_tensor_value_info("x", FLOAT, [3])
+    graph = helper.make_graph(nodes, "g", [data], [helper.make_tensor_value_info("loss", FLOAT, [])])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     return helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=8).SerializeToString()
 
@@ -101,9 +101,9 @@ def _external(location: str, **places: str) -> bytes:
         helper.make_node("Mul", ["x", "w"], ["y"]),
         helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0),
     ]
-    given = helper.make_tensor_value_info("x", FLOAT, [4])
-    made = [helper.make_tensor_value_info("y", FLOAT, [4]), helper.make_tensor_value_info("loss", FLOAT, [])]
-    graph = helper.make_graph(nodes, "g", [given], made, [tensor])
+    data = helper.make_tensor_value_info("x", FLOAT, [4])
+    outputs = [helper.make_tensor_value_info("y", FLOAT, [4]), helper.make_tensor_value_info("loss", FLOAT, [])]
+    graph = helper.make_graph(nodes, "g", [data], outputs, [tensor])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return model.SerializeToString()
 
