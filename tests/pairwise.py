@@ -1,4 +1,4 @@
-"""Pairwise parametrization: a few combinations of values in which every two values of two parameters meet."""
+"""Parametrization by a few combinations: every two values of two parameters meet, or every value occurs."""
 
 from __future__ import annotations
 
@@ -47,11 +47,25 @@ def pairwise(**columns):
 
     A column is a sequence of values, or a dictionary of values by name.
     """
+    return _parametrize(columns, all_pairs)
+
+
+def every_value(**columns):
+    """Parametrizes a test as `pairwise` does, with as many combinations as the longest column has values."""
+    return _parametrize(columns, all_values)
+
+
+def all_values(*columns):
+    """Returns combinations, one value of each column, that contain every value."""
+    return [tuple(column[place % len(column)] for column in columns) for place in range(max(map(len, columns)))]
+
+
+def _parametrize(columns, select):
     named = [
         list(column.items()) if isinstance(column, dict) else [(str(value), value) for value in column]
         for column in columns.values()
     ]
-    chosen = set(all_pairs(*(range(len(column)) for column in named)))
+    chosen = set(select(*(range(len(column)) for column in named)))
     parameters = []
     for places in itertools.product(*(range(len(column)) for column in named)):
         names, values = zip(*(column[place] for column, place in zip(named, places, strict=True)), strict=True)

@@ -1,4 +1,4 @@
-"""Tests the selection of combinations in which every two values meet."""
+"""Tests the selections of combinations in which every two values meet, or every value occurs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pairwise import all_pairs, pairwise
+from pairwise import all_pairs, all_values, pairwise
 
 SIZES = [(2, 3), (3, 3, 3), (10, 2, 4, 2, 3), (2,) * 8, (1, 4, 1), (3,), (5, 1)]
 
@@ -41,3 +41,10 @@ def test_other_combinations_are_long():
     short = [parameter.values for parameter in parameters if not parameter.marks]
     assert sorted(map(str, short)) == sorted(map(str, all_pairs([1, [2]], [1.5, None, "x"], ["y", "z"])))
     assert {mark.name for parameter in parameters for mark in parameter.marks} == {"long"}
+
+
+def test_every_value_occurs():
+    columns = "abcde", range(3), [None]
+    rows = all_values(*columns)
+    assert len(rows) == 5
+    assert [set(values) for values in zip(*rows, strict=True)] == [set(column) for column in columns]
