@@ -16,7 +16,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bngrad.graph.node_reader import constant_of
-from bngrad.graph.same_values import SAME_VALUES, origin, readers
+from bngrad.graph.same_values import SAME_VALUES, readers, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -46,7 +46,7 @@ def formula_numbers(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
         if is_number_of is None or node.domain:
             continue
         for index, value in enumerate(node.inputs):
-            array = constant_of(_origin(value))
+            array = constant_of(source_of(value))
             if array is None or array.size != 1 or array.dtype.kind != "f":
                 continue
             if is_number_of(node, index, float(array.flat[0])):
@@ -146,9 +146,5 @@ def _made_by(value: ir.Value | None) -> str | None:
 
 def _maker(value: ir.Value | None) -> ir.Node | None:
     """Returns the node that computes a value, in any type or shape."""
-    source = _origin(value)
+    source = source_of(value)
     return None if source is None else source.producer()
-
-
-def _origin(value: ir.Value | None) -> ir.Value | None:
-    return None if value is None else origin(value, SAME_VALUES)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.graph.same_values import SAME_VALUES, origin
+from bngrad.graph.same_values import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def scales(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
 
 def _is_to_be_scaled(value: ir.Value | None) -> bool:
     """Returns whether a value comes from integers, cast or less a zero point, or is a scale of such a value."""
-    source = _origin(value)
+    source = source_of(value)
     maker = None if source is None else source.producer()
     if maker is None or maker.op_type == "Constant":
         return _is_integer(source)
@@ -70,7 +70,7 @@ def _is_to_be_scaled(value: ir.Value | None) -> bool:
 
 
 def _is_computed_scale(value: ir.Value | None) -> bool:
-    source = _origin(value)
+    source = source_of(value)
     maker = None if source is None else source.producer()
     return maker is not None and maker.op_type == "DynamicQuantizeLinear" and source is maker.outputs[1]
 
@@ -78,7 +78,3 @@ def _is_computed_scale(value: ir.Value | None) -> bool:
 def _is_integer(value: ir.Value | None) -> bool:
     """Returns whether a value is an initializer or a constant of quantized integers."""
     return value is not None and not value.is_graph_input() and value.dtype in _INTEGERS
-
-
-def _origin(value: ir.Value | None) -> ir.Value | None:
-    return None if value is None else origin(value, SAME_VALUES)

@@ -20,7 +20,7 @@ from bngrad.autodiff.quantization import scales
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.node_reader import constant_of
-from bngrad.graph.same_values import SAME_VALUES, origin, readers
+from bngrad.graph.same_values import SAME_VALUES, readers, source_of
 from bngrad.graph.torch_records import PARAMETER, folded_from, recorded_kinds
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
@@ -132,12 +132,12 @@ def _shifted_variance(node: ir.Node) -> tuple[ir.Node | None, int]:
             return None, 0
     elif node.op_type != "Sqrt":
         return None, 0
-    shifted = _origin(node.inputs[0] if node.inputs else None)
+    shifted = source_of(node.inputs[0] if node.inputs else None)
     add = shifted.producer() if shifted is not None else None
     if add is None or add.op_type != "Add" or len(add.inputs) != 2:
         return None, 0
     for index, value in enumerate(add.inputs):
-        epsilon = constant_of(_origin(add.inputs[1 - index]))
+        epsilon = constant_of(source_of(add.inputs[1 - index]))
         small = epsilon is not None and epsilon.size == 1 and 0 <= float(epsilon.flat[0]) <= LARGEST_EPSILON
         if small and _comes_from_parameter(value):
             return add, index
@@ -163,7 +163,7 @@ def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[
     """Yields the uses of a mean: in (x - mean) * scale, (x - mean) / deviation, or bias - mean * scale."""
     if len(node.inputs) != 2 or node.op_type not in ("Mul", "Div") or (node.op_type == "Div" and index == 0):
         return
-    other = _origin(node.inputs[1 - index])
+    other = source_of(node.inputs[1 - index])
     centered = other.producer() if other is not None else None
     if centered is not None and centered.op_type == "Sub" and _comes_from_parameter(centered.inputs[1]):
         yield centered, 1
@@ -175,13 +175,9 @@ def _uses_as_mean(node: ir.Node, index: int, scales: set[ir.Value]) -> Iterator[
             yield node, 1 - index
 
 
-def _origin(value: ir.Value | None) -> ir.Value | None:
-    return None if value is None else origin(value, SAME_VALUES)
-
-
 def _comes_from_parameter(value: ir.Value | None) -> bool:
     """Returns whether a value is an initializer or a constant, in any type or shape."""
-    source = _origin(value)
+    source = source_of(value)
     if source is None:
         return False
     node = source.producer()

@@ -41,6 +41,11 @@ def origin(value: ir.Value, through: Collection[str] = COPIES) -> ir.Value:
     return value
 
 
+def source_of(value: ir.Value | None) -> ir.Value | None:
+    """Returns the value whose elements another one has, in any type or shape; None for None."""
+    return None if value is None else origin(value, SAME_VALUES)
+
+
 def readers(value: ir.Value, through: Collection[str] = COPIES) -> Iterator[tuple[ir.Node, int]]:
     """Yields the nodes that read a value, or its copies by ops of some types, and the index of the input.
 
