@@ -1,4 +1,4 @@
-"""Forward models of one or a few nodes, their training graphs, and what they are fed."""
+"""Forward models of one or a few nodes, their training graphs, and their feeds."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Case:
     """Nodes in the text form, of which y is the result; the loss is the sum of y times a random constant."""
     wrt: tuple[str, ...] = ("x",)
     outputs: tuple[str, ...] = ("y",)
-    """What goes into the loss; several for a node with several outputs."""
+    """The values that the loss reads; several for a node with several outputs."""
     initializers: str = ""
     """In the text form, as ``float[3] w = {1, 2, 3}``."""
     dims: tuple[Dims, ...] = ({"N": 2}, {"N": 3})
     draw: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = field(default_factory=dict)
-    """How an input is drawn, if not from a normal distribution."""
+    """The draws of inputs by name; other inputs are drawn from a normal distribution."""
     oracle: str = ""
-    """Why ORT's builder is no oracle for it; empty where it is one."""
+    """The reason why ORT's builder is not an oracle for it; empty where it is one."""
     opset: int = 18
     float_limit: float = 1e-5
-    """Of float against float64, relative to the largest element."""
+    """The largest difference of float and float64, relative to the largest element."""
     element: str = "float"
     """The type of the outputs and of the loss."""
 
@@ -91,7 +91,7 @@ class Between:
 
 
 def fixed(*numbers):
-    """A draw of these."""
+    """Draws these numbers."""
     return lambda _rng, _shape: numbers
 
 
@@ -178,7 +178,7 @@ def feeds_of(case: Case, dims: Dims) -> dict[str, np.ndarray]:
 
 
 def inputs_of(case: Case, dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Arrays for the inputs of a case alone."""
+    """Arrays for the inputs of only a case."""
     feeds = {}
     for value in written(case).graph.input:
         extents = value.type.tensor_type.shape.dim

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 STEP = 1e-6
 NUMERIC_LIMIT = 1e-6
-"""Of a directional derivative, relative to the longest that it could be."""
+"""The largest error of a directional derivative, relative to the longest that it could be."""
 SHORT = 1e-3
-"""A gradient this much shorter than all together is checked along a direction of its own, too."""
+"""A gradient that is shorter than all together by this factor is also checked along a direction of its own."""
 HALF_LIMIT = 4e-3
-"""Of float16 against float64, relative to the largest element."""
+"""The largest difference of float16 and float64, relative to the largest element."""
 
 
 class CheckedCase:
@@ -157,7 +157,7 @@ def loss_on_stock(checked: CheckedCase, dims: Dims) -> None:
 
 
 def against_oracle(checked: CheckedCase, dims: Dims) -> None:
-    """Of a case that gives a reason against ORT's builder, that it fails."""
+    """Checks that ORT's builder fails, for a case that states a reason against it."""
     if not checked.case.oracle:
         _against_oracle(checked, dims)
         return
@@ -169,7 +169,7 @@ def _against_oracle(checked: CheckedCase, dims: Dims) -> None:
     feeds, exact = checked.sample(dims)
     training, values = checked.by_ort
     feeds, limit = {**values, **feeds}, checked.case.float_limit
-    # ORT's kernel of ResizeGrad is for CUDA alone.
+    # ORT's kernel of ResizeGrad is only for CUDA.
     if not any(node.op_type == "ResizeGrad" for node in training.graph):
         compare(checked.oracle.run(training, feeds, list(exact), threads=1), exact, limit)
     compare(run(checked.by_ort_on_stock, feeds, exact), exact, limit)

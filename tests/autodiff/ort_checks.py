@@ -1,4 +1,4 @@
-"""Checks of what ONNX Runtime does with the lowered graph of a case.
+"""Checks of ONNX Runtime's optimizer and kernels on the lowered graph of a case.
 
 - `between_transposes`: its optimizer moves transposes of the inputs through the nodes of the gradient;
 - `with_an_empty_batch`: its kernels get arrays without elements.
@@ -38,7 +38,7 @@ NOT_EMPTY = (
 
 
 def between_transposes(checked: CheckedCase, dims: Dims) -> None:
-    """Of the gradients alone, so that nothing else reads what is transposed."""
+    """Checks only the gradients, so that nothing else reads the transposed values."""
     case = checked.case
     feeds, exact = checked.sample(dims)
     weights = [f"{name}_weight" for name in case.outputs]
@@ -65,7 +65,7 @@ def between_transposes(checked: CheckedCase, dims: Dims) -> None:
 
 
 def with_an_empty_batch(checked: CheckedCase, dims: Dims) -> None:
-    """Where ONNX Runtime runs the forward model with one, a loss of 0 has no gradient."""
+    """Where ONNX Runtime runs the forward model with an empty batch, a loss of 0 has no gradient."""
     case = checked.case
     feeds = inputs_of(case, {**dims, "N": 0}, np.random.default_rng(0))
     try:
@@ -83,7 +83,7 @@ def with_an_empty_batch(checked: CheckedCase, dims: Dims) -> None:
 
 
 def _forth(rank: int) -> list[int]:
-    """[N, C, H, W] of [N, H, W, C]; the two dimensions of a matrix exchanged."""
+    """Transposes [N, H, W, C] to [N, C, H, W], or a matrix."""
     return [1, 0] if rank == 2 else [0, rank - 1, *range(1, rank - 1)]
 
 
@@ -96,7 +96,7 @@ def _outside(name: str) -> str:
 
 
 def _between_transposes(model: onnx.ModelProto, ranks: Mapping[str, int]) -> onnx.ModelProto:
-    """A copy with transposes behind its inputs and in front of its loss and gradients.
+    """A copy with transposes after its inputs and before its loss and gradients.
 
     Inputs and outputs of these ranks get the names of `_outside`. The gradient with respect to y is its weight.
     """
@@ -133,7 +133,7 @@ def _transpose(name: str, result: str, perm: list[int]) -> onnx.NodeProto:
 
 
 def _turn(value: onnx.ValueInfoProto, rank: int) -> None:
-    """Permutes the dims of an input or output, if it has some, and gives it its other name."""
+    """Permutes the dims of an input or output, if they are known, and renames it."""
     value.name = _outside(value.name)
     dims = value.type.tensor_type.shape.dim
     old = [onnx.TensorShapeProto.Dimension.FromString(extent.SerializeToString()) for extent in dims]

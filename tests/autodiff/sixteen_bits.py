@@ -1,4 +1,4 @@
-"""The cases that are also checked in 16 bits: those that can be written in these types and run.
+"""The cases that are also checked in 16 bits: those that these types can express and that run.
 
 Activations and elementwise ops are checked by test_elementwise_values.py, with other limits.
 """
@@ -20,14 +20,14 @@ from autodiff.gradient_checks import in_bfloat16, in_float16
 
 
 def some(cases, condition=lambda _case: True, *, size=0):
-    """Those of the cases in float that a condition holds for, each with one of its dims."""
+    """The cases in float for which a condition holds, each with one of its dims."""
     chosen = {case: case.dims[size] for case in cases if "float[" in case.inputs and condition(case)}
     assert chosen, "nothing is left to test"
     return chosen
 
 
 def at_opset_22(case):
-    """Older opsets have no bfloat16 for them."""
+    """Ops without bfloat16 in older opsets."""
     return case.opset == 22
 
 
@@ -35,7 +35,7 @@ NO_KERNEL = {
     *("ScatterElements adds", "ScatterND adds"),
     *("reverse sequence time first", "reverse sequence batch first"),
 }
-"""What ONNX Runtime has no kernel for in float16, or ONNX no bfloat16."""
+"""Cases without a kernel of ONNX Runtime in float16, or without bfloat16 in ONNX."""
 
 BFLOAT16 = {
     **some(convolution.CASES, at_opset_22),

@@ -11,14 +11,14 @@ from bngrad.autodiff.training_graph import training_graph
 from bngrad.validation.float64 import evaluate
 
 X = np.array([0.5, -1.5, 2.0], np.float32)
-"""What models of one float[3] x are fed."""
+"""The feeds of models of one float[3] x."""
 
 SUM = "loss = ReduceSum <keepdims = 0> (y)"
 """The loss of models that compute y."""
 
 BRANCHES = """y = If(c) <then_branch = t () => (float[3] p) { p = Exp(x) },
     else_branch = e () => (float[3] q) { q = Neg(x) }>"""
-"""Nodes that are in bodies, of which x is no input."""
+"""Nodes in bodies that do not have x as an input."""
 
 
 def model(inputs, body, *, initializers="", outputs="float loss", opset=18, functions=""):

@@ -1,4 +1,4 @@
-"""Batch norms whose X has one dimension (C is 1 then) or a rank that the model does not say."""
+"""Batch norms whose X has one dimension (C is 1 then) or an unknown rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import bngrad
 from autodiff.gradient_cases import Case
 from autodiff.gradient_checks import check_gradients
 
-# Frozen batch norms, of which the public functions warn, are part of what is tried.
+# Frozen batch norms, of which the public functions warn, are tested too.
 pytestmark = pytest.mark.filterwarnings("ignore::bngrad.BngradWarning")
 
 POSITIVE = {"v": lambda rng, shape: rng.uniform(0.5, 2, shape)}
@@ -57,24 +57,24 @@ def _forward(shape, frozen, w):
 @pytest.mark.parametrize("shape", [(12,), (4, 3), (2, 3, 2), (1, 3, 2, 2)], ids=str)
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "training"])
 def test_a_rank_that_only_the_run_knows(frozen, shape, rng):
-    """Against the model with a constant shape, whose batch norm has a rank that is known."""
+    """The graph agrees with that of the model with a constant shape, whose batch norm has a known rank."""
     w = rng.standard_normal(12).astype(np.float32)
     unknown = _forward(shape, frozen, w)
-    known = onnx.ModelProto()
-    known.CopyFrom(unknown)
-    del known.graph.input[1]
-    known.graph.initializer.append(onnx.numpy_helper.from_array(np.array(shape, np.int64), "shape"))
+    of_constant_shape = onnx.ModelProto()
+    of_constant_shape.CopyFrom(unknown)
+    del of_constant_shape.graph.input[1]
+    of_constant_shape.graph.initializer.append(onnx.numpy_helper.from_array(np.array(shape, np.int64), "shape"))
     channels = shape[1] if len(shape) > 1 else 1
     feeds = {name: rng.uniform(0.5, 2, channels).astype(np.float32) for name in "scmv"}
     feeds["x"] = rng.standard_normal(12).astype(np.float32)
     wrt = ["x", "s", "c"]
     names = [f"{name}_grad" for name in wrt]
-    want = bngrad.session(bngrad.differentiate(known, loss="loss", wrt=wrt)).run(names, feeds)
+    want = bngrad.session(bngrad.differentiate(of_constant_shape, loss="loss", wrt=wrt)).run(names, feeds)
     training = bngrad.differentiate(unknown, loss="loss", wrt=wrt)
     for implementation in ("function", "native"):
         got = bngrad.session(training, implementation).run(names, {**feeds, "shape": np.array(shape, np.int64)})
-        for one, other in zip(got, want, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        for actual, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(actual, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "training"])
@@ -92,11 +92,11 @@ def test_an_input_without_a_shape(frozen, rng):
     feeds = {name: rng.uniform(0.5, 2, 3).astype(np.float32) for name in "scmv"}
     feeds["x"] = rng.standard_normal((4, 3, 2)).astype(np.float32)
     model.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 3, 2]))
-    known = bngrad.differentiate(model, loss="loss", wrt=["s", "c"])
+    with_shape = bngrad.differentiate(model, loss="loss", wrt=["s", "c"])
     names = ["loss", "s_grad", "c_grad"]
-    got, want = (bngrad.session(one).run(names, feeds) for one in (training, known))
-    for one, other in zip(got, want, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    got, want = (bngrad.session(graph).run(names, feeds) for graph in (training, with_shape))
+    for actual, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(actual, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", ["function", "native"])
@@ -109,13 +109,13 @@ def test_a_vector_is_rewritten_to_what_stock_ort_computes(implementation, rng):
     feeds["x"] = rng.standard_normal(9).astype(np.float32)
     want = bngrad.session(model, "function").run(None, feeds)
     got = bngrad.session(bngrad.rewrite(model), implementation).run(None, feeds)
-    for one, other in zip(got, want, strict=True):
-        assert one.shape == other.shape
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for actual, other in zip(got, want, strict=True):
+        assert actual.shape == other.shape
+        np.testing.assert_allclose(actual, other, rtol=1e-5, atol=1e-6)
 
 
 def test_a_gradient_of_a_vector(rng):
-    """BatchNormalizationGrad at rank 1 is that of the same data with a second dimension of 1."""
+    """BatchNormalizationGrad at rank 1 equals that of the same data with a second dimension of 1."""
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[{0}] dy, float[{0}] x, float[1] s, float[1] m, float[1] i) =>
             (float[{0}] dx, float[1] ds, float[1] db) {{
@@ -126,8 +126,8 @@ def test_a_gradient_of_a_vector(rng):
     got = bngrad.session(vector).run(None, feeds)
     want = bngrad.session(matrix).run(None, {**feeds, "dy": feeds["dy"][:, None], "x": feeds["x"][:, None]})
     assert got[0].shape == (7,)
-    for one, other in zip(got, want, strict=True):
-        np.testing.assert_allclose(one, other.reshape(one.shape), rtol=1e-5)
+    for actual, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(actual, other.reshape(actual.shape), rtol=1e-5)
 
 
 def test_the_forward_model_keeps_its_names():

@@ -1,4 +1,4 @@
-"""The walk back through a graph: what it computes, what it calls it, and what is in its way."""
+"""The backward pass over a graph: the gradients, their names, and the nodes that it refuses."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ GRADIENT_NAMES = {"x_grad", "h_grad", "h_grad_0", "h_grad_1", "a_grad", "b_grad"
 
 
 def gradient_names(training):
-    made = {value.name for node in training.graph for value in node.outputs}
-    return {name for name in made if re.fullmatch(r"\w+_grad(_\d)?", name)}
+    names = {value.name for node in training.graph for value in node.outputs}
+    return {name for name in names if re.fullmatch(r"\w+_grad(_\d)?", name)}
 
 
 def test_nodes_without_names_get_those_of_their_outputs():
@@ -157,10 +157,10 @@ NAMES_OF_GRADIENTS = {
 def test_names_of_gradients(name):
     forward, want = NAMES_OF_GRADIENTS[name]
     source = ir.from_proto(forward)
-    made = training_graph(source, loss="loss", wrt=list(want))
-    assert made.gradients == want
-    assert set(want.values()) <= set(output_names(made.model))
-    check(made.model, source)
+    training = training_graph(source, loss="loss", wrt=list(want))
+    assert training.gradients == want
+    assert set(want.values()) <= set(output_names(training.model))
+    check(training.model, source)
 
 
 def test_an_output_with_the_name_of_a_gradient_is_refused():
@@ -228,10 +228,10 @@ def test_a_batch_norm_of_another_system_takes_a_rewrite():
         UnsupportedNodeError, match=r"no gradient rule; convert it to an op of bngrad first, with bngrad re"
     ):
         differentiated(forward, loss="loss", wrt=["s"])
-    made = training_graph(rewrite(ir.from_proto(forward)).model, loss="loss")
-    assert made.gradients == {"s": "s_grad", "b": "b_grad"}
+    training = training_graph(rewrite(ir.from_proto(forward)).model, loss="loss")
+    assert training.gradients == {"s": "s_grad", "b": "b_grad"}
     feeds = {"x": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)}
-    got = evaluate(in_standard_onnx(made.model), feeds)
+    got = evaluate(in_standard_onnx(training.model), feeds)
     np.testing.assert_allclose(got["s_grad"], np.zeros(3), atol=1e-6)
     np.testing.assert_allclose(got["b_grad"], np.full(3, 4))
 

@@ -1,4 +1,4 @@
-"""What central differences do not see: corners, element types, random masks."""
+"""Gradients that central differences do not check: corners, element types, random masks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bngrad.validation.float64 import evaluate
 LIMITS = "float low = {-1}, float high = {2}"
 CROSSED = "float low = {2}, float high = {-1}"
 
-# name: (node, initializers, x, its gradient, why ORT's builder is no oracle)
+# name: (node, initializers, x, its gradient, the reason why ORT's builder is not an oracle)
 CORNERS = {
     "relu": ("Relu(x)", "", [0, -0.0], [0, 0], ""),
     "leaky-relu": ("LeakyRelu <alpha = 0.2> (x)", "", [0], [0.2], ""),
@@ -72,7 +72,7 @@ def test_corners_are_those_of_ort(name, oracle):
 
 
 def test_exponent_of_zero():
-    """Y log A where A is 0: 0 for B >= 0, although log A is no number."""
+    """Y log A where A is 0: 0 for B >= 0, although log A is not finite."""
     case = Case("pow", "float[N] x, float[N] p", "y = Pow(x, p)", ("p",))
     feeds = {"x": np.zeros(2, np.float32), "p": np.array([0, 2], np.float32), "y_weight": np.ones(2, np.float32)}
     np.testing.assert_array_equal(session(lowered(case), "function").run(["p_grad"], feeds)[0], [0, 0])
@@ -151,7 +151,7 @@ MODES = [(name, mode) for name in DROPPING for mode in (True, False) if mode or 
 @pytest.mark.parametrize("builder", ["bngrad", "ort"])
 @pytest.mark.parametrize(("name", "training"), MODES)
 def test_dropout(name, training, builder, oracle):
-    """The gradient is that of the mask that the same run has drawn."""
+    """The gradient uses the mask that the same run has drawn."""
     case = DROPPING[name]
     if builder == "ort":
         prepared = prepare_forward(forward(case), "loss", case.wrt)

@@ -1,4 +1,4 @@
-"""The gradients of activations where their terms overflow, and cancel only by name."""
+"""The gradients of activations where their terms overflow, and cancel only in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autodiff.gradient_cases import Case, lowered
 from bngrad.runtime.session import session
 from bngrad.validation.float64 import evaluate
 
-# The gradient left and right of everything that bends.
+# The gradient far to the left and to the right.
 LIMITS = {
     "Sigmoid(x)": (0, 0),
     "Tanh(x)": (0, 0),
@@ -29,7 +29,7 @@ LIMITS = {
 }
 FLOATS, HALVES = [100, 1e13, 1e20, 1e30], [50, 300, 3e4]
 FLOAT_ALONE = ("Celu", "FastGelu", "QuickGelu")
-"""By ONNX, or by ONNX Runtime's schema."""
+"""Ops with only float, by the schema of ONNX or of ONNX Runtime."""
 
 
 @pytest.mark.parametrize("node", LIMITS)

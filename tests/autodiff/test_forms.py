@@ -1,4 +1,4 @@
-"""What is emitted for a node: no more than its shapes and attributes ask for."""
+"""The nodes that are emitted for a forward node: no more than its shapes and attributes require."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def emitted(case: Case) -> list[str]:
     """The ops that the node of y was differentiated into."""
     training = differentiated(case)
     (node,) = (node for node in training.graph if node.outputs[0].name == "y")
-    return [one.op_type for one in training.graph if (one.name or "").startswith(f"{node.name}_Grad/")]
+    return [new.op_type for new in training.graph if (new.name or "").startswith(f"{node.name}_Grad/")]
 
 
 # name: (inputs, nodes, what is emitted, constants aside)
@@ -55,15 +55,15 @@ ELEMENTWISE = {
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise(name):
     inputs, body, want = ELEMENTWISE[name]
-    made = emitted(Case(name, inputs, body))
-    assert [op_type for op_type in made if op_type not in ("Constant", "Identity")] == want
+    op_types = emitted(Case(name, inputs, body))
+    assert [op_type for op_type in op_types if op_type not in ("Constant", "Identity")] == want
 
 
 def test_a_relu_in_front_of_a_singular_node():
-    """What comes back may be infinite, so that it is no product with a mask."""
+    """dY may be infinite, so the gradient is not a product with a mask."""
     training = differentiated(Case("", "float[N] x", "r = Relu(x) y = Sqrt(r)"))
-    made = [node.op_type for node in training.graph if (node.name or "").startswith("Relu_0_Grad/")]
-    assert [op_type for op_type in made if op_type != "Constant"] == ["Greater", "Where"]
+    op_types = [node.op_type for node in training.graph if (node.name or "").startswith("Relu_0_Grad/")]
+    assert [op_type for op_type in op_types if op_type != "Constant"] == ["Greater", "Where"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_relu_in_front_of_a_singular_node():
     ids=["matrices", "batch and matrix", "batches", "right alone", "gemm", "gemm without C"],
 )
 def test_costs_two_products(case, ops):
-    """Where the shapes tell, there is nothing but the products, and nothing that nobody asks for."""
+    """Where the shapes are known, only the products are emitted, and only those that are needed."""
     assert emitted(case) == ops
 
 

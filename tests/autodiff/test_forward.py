@@ -1,4 +1,4 @@
-"""What a forward model gets before it is differentiated: its batch norms in their modes above all."""
+"""The preparation of a forward model before it is differentiated: above all the modes of its batch norms."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_modes_of_batch_norms_without_a_name_of_their_own(names, options, want, 
     for node, name in zip(forward.graph.node[::2], names, strict=False):
         node.name = name
     model = ir.from_proto(forward)
-    made = differentiate_ir(model, wrt=["s"], builder=builder, target="training", **options)
-    assert len(made.running_statistics) == 2 * want
+    graph = differentiate_ir(model, wrt=["s"], builder=builder, target="training", **options)
+    assert len(graph.running_statistics) == 2 * want
 
 
 def test_mode_of_a_batch_norm_is_what_its_node_says():
@@ -90,7 +90,7 @@ def test_mode_of_a_batch_norm_is_what_its_node_says():
 
 
 def test_a_name_that_is_a_pattern_too():
-    """``bn[1]`` as a pattern matches ``bn1`` alone."""
+    """``bn[1]`` as a pattern matches only ``bn1``."""
     body = f"""[bn] h, m_new, v_new = {TRAINING} (x, s, b, m, v)
         [bn1] y, m2_new, v2_new = {TRAINING} (h, s, b, m2, v2)"""
     forward = summed("float[N, 2] x", body, initializers=OWN)
@@ -231,14 +231,14 @@ def test_batch_norms_in_bodies(case):
         ):
             differentiate(forward, loss="loss", wrt=["k"], **options)
         return
-    made = differentiate_ir(ir.from_proto(forward), loss="loss", wrt=["k"], **options)
-    assert made.running_statistics == {}
-    assert not any("updated" in one for one in made.warnings)
-    (node,) = (n for n in made.model.graph.all_nodes() if n.op_type == "BatchNormalization")
+    graph = differentiate_ir(ir.from_proto(forward), loss="loss", wrt=["k"], **options)
+    assert graph.running_statistics == {}
+    assert not any("updated" in warning for warning in graph.warnings)
+    (node,) = (n for n in graph.model.graph.all_nodes() if n.op_type == "BatchNormalization")
     assert len(node.outputs) == 1
     assert not node.attributes.get_int("training_mode", 0)
     x = np.float32([[1, 2], [3, 5]])
-    (gradient,) = session(made.model).run(["k_grad"], {"x": x})
+    (gradient,) = session(graph.model).run(["k_grad"], {"x": x})
     once = (x - [3, 4]) / np.sqrt(1 + 1e-5) * [1, 2] + [0, 1]
     twice = (once - [3, 4]) / np.sqrt(1 + 1e-5) * [1, 2] + [0, 1]
     np.testing.assert_allclose(gradient, (twice if place is IN_LOOP else once).sum(axis=0), rtol=1e-5, atol=1e-5)

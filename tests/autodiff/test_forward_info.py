@@ -21,10 +21,10 @@ INFO = ForwardInfo("second", ["a"], {"n": "n_next"})
 
 
 def model(info=INFO):
-    made = ir.from_proto(onnx.parser.parse_model(TEXT))
+    result = ir.from_proto(onnx.parser.parse_model(TEXT))
     if info is not None:
-        write_forward_info(made, info)
-    return ir.to_proto(made)
+        write_forward_info(result, info)
+    return ir.to_proto(result)
 
 
 def test_differentiate_takes_its_defaults_from_it():
@@ -33,7 +33,7 @@ def test_differentiate_takes_its_defaults_from_it():
     assert roles.loss == "second"
     assert roles.gradients == {"a": "a_grad"}
     assert roles.running_statistics == {"n": "n_next"}
-    assert KEY not in {one.key for one in graph.metadata_props}
+    assert KEY not in {entry.key for entry in graph.metadata_props}
 
 
 def test_arguments_win():
@@ -71,7 +71,7 @@ def test_without_it():
     ids=["json", "list", "no-weights", "version", "loss", "weight", "output", "input"],
 )
 def test_refusals(text, message):
-    given = model(None)
-    given.metadata_props.add(key=KEY, value=text)
+    forward = model(None)
+    forward.metadata_props.add(key=KEY, value=text)
     with pytest.raises(bngrad.ModelError, match=message):
-        bngrad.differentiate(given)
+        bngrad.differentiate(forward)

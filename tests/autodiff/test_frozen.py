@@ -1,4 +1,4 @@
-"""Whole networks with frozen batch norms, all of them or some: ours is right where ORT's builder is wrong."""
+"""Whole networks with frozen batch norms, all or some: bngrad is right where ORT's builder is wrong."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def frozen(request):
 
 
 @pytest.fixture(scope="module")
-def made(forward, frozen):
+def graph(forward, frozen):
     return differentiate(ir.from_proto(forward), loss="loss", frozen=frozen)
 
 
 @pytest.fixture(scope="module")
-def tested(made):
+def tested(graph):
     """The same graph in float64."""
-    return Evaluator(ir.to_proto(made.model))
+    return Evaluator(ir.to_proto(graph.model))
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +55,17 @@ def exact(tested, feeds):
     return tested(feeds)
 
 
-def test_central_differences(made, tested, feeds):
-    forward = forward_part(made.model, "loss")
-    check = central_differences(tested, feeds, gradients=made.gradients, forward=forward, loss="loss", seed=1)
+def test_central_differences(graph, tested, feeds):
+    forward = forward_part(graph.model, "loss")
+    check = central_differences(tested, feeds, gradients=graph.gradients, forward=forward, loss="loss", seed=1)
     assert not check.skipped
-    assert len(check.rows) == len(made.gradients)
+    assert len(check.rows) == len(graph.gradients)
     assert not check.failures, check.failures[:3]
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_on_stock(made, feeds, exact, implementation):
-    runner = session(made.model, implementation)
+def test_on_stock(graph, feeds, exact, implementation):
+    runner = session(graph.model, implementation)
     names = [output.name for output in runner.get_outputs()]
     for name, got in zip(names, runner.run(names, feeds), strict=True):
         scale = np.max(np.abs(exact[name]))
@@ -81,7 +81,7 @@ def test_ort_builder_is_right_once_they_are_spelled_out(forward, frozen, feeds, 
 
 
 def test_ort_builder_fails_the_same_check_when_it_is_left_to_itself(forward, frozen, feeds, exact, oracle):
-    """It makes a training-mode batch norm of every frozen one, and says nothing."""
+    """It converts every frozen batch norm to training mode, without a message."""
     prepared = prepare_forward(forward, "loss")
     model = in_frozen_mode(ir.to_proto(prepared.model), frozen)
     worst = worst_error(oracle, prepared._replace(model=model), feeds, exact)

@@ -1,4 +1,4 @@
-"""What is differentiated, and by what: names, defaults, and errors."""
+"""The loss, and the values to differentiate with respect to: names, defaults, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRADIENTS = {
         {"loss": "loss"},
         np.exp(X),
     ),
-    # x decides what is chosen, and is chosen: only the second counts.
+    # x decides the choice, and is chosen: only the second has a gradient.
     "stop-edges-carry-nothing": (
         summed("float[3] x", "zero = Sub(x, x) c = Greater(x, zero) z = Exp(x) y = Where(c, x, z)"),
         {},
@@ -299,12 +299,12 @@ FOUND_LOSSES = {
 @pytest.mark.parametrize("name", FOUND_LOSSES)
 def test_the_loss_is_found(name):
     forward, want = FOUND_LOSSES[name]
-    made = training_graph(ir.from_proto(forward))
-    assert made.loss == want
-    assert made.gradients
+    training = training_graph(ir.from_proto(forward))
+    assert training.loss == want
+    assert training.gradients
 
 
-# name: (model, options, what the error says)
+# name: (model, options, a part of the message)
 ERRORS = {
     "loss-none": (
         model("float[3] x", "y = Exp(x)", outputs="float[3] y"),

@@ -1,4 +1,4 @@
-"""Softmaxes and losses: old opsets, padding alone, and what cannot be lowered."""
+"""Softmaxes and losses: old opsets, only padding, and nodes that cannot be lowered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_softmax_of_opset_12(case, oracle):
 @pytest.mark.parametrize("op", ["SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"])
 @pytest.mark.parametrize("ignored", [-100, -1, 0, 7])
 def test_padding_alone(op, ignored):
-    """The mean over no label at all is 0 / 0; its gradient is 0, as ORT has it."""
+    """The mean over no label at all is 0 / 0; its gradient is 0, as in ORT."""
     case = Case("", "float[N, 5] x, int64[N] t", f"y = {op} <ignore_index = {ignored}> (x, t)")
     feeds = {"x": np.ones([3, 5], np.float32), "t": np.full([3], ignored), "y_weight": np.float32([2]).reshape([])}
     (got,) = session(lowered(case), "function", threads=1).run(["x_grad"], feeds)

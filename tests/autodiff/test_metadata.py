@@ -52,9 +52,9 @@ MADE = {
 def test_what_differentiate_writes(how):
     model = bngrad.differentiate(forward(), **MADE[how])
     assert json.loads({p.key: p.value for p in model.metadata_props}[KEY]) == WANT
-    read = bngrad.read_training_graph(model)
-    assert names(read) == WANT
-    assert read.model.SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
+    graph = bngrad.read_training_graph(model)
+    assert names(graph) == WANT
+    assert graph.model.SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
 
 
 def test_onnx_runtime_hands_it_out():
@@ -64,13 +64,13 @@ def test_onnx_runtime_hands_it_out():
 
 def test_every_kind_of_model(tmp_path):
     path = tmp_path / "train.onnx"
-    made = bngrad.differentiate(ir.from_proto(forward()))
-    bngrad.save(made, path)
-    for model, kind in ((made, ir.Model), (ir.to_proto(made), onnx.ModelProto), (path, onnx.ModelProto)):
-        read = bngrad.read_training_graph(model)
-        assert isinstance(read.model, kind)
-        assert names(read) == WANT
-    assert bngrad.read_training_graph(made).model is made
+    training = bngrad.differentiate(ir.from_proto(forward()))
+    bngrad.save(training, path)
+    for model, kind in ((training, ir.Model), (ir.to_proto(training), onnx.ModelProto), (path, onnx.ModelProto)):
+        graph = bngrad.read_training_graph(model)
+        assert isinstance(graph.model, kind)
+        assert names(graph) == WANT
+    assert bngrad.read_training_graph(training).model is training
 
 
 @pytest.mark.parametrize("target", ["ort", "training"])
@@ -123,7 +123,7 @@ def renamed(values, old, new):
         next(value for value in getattr(model.graph, values) if value.name == old).name = new
         for node in model.graph.node:
             for name in (node.input, node.output):
-                name[:] = [new if each == old else each for each in name]
+                name[:] = [new if value == old else value for value in name]
         for tensor in model.graph.initializer:
             tensor.name = new if tensor.name == old else tensor.name
 

@@ -1,4 +1,4 @@
-"""Batch norm and its relatives: types, lengths of 0, and what stock ONNX Runtime cannot run."""
+"""Batch norm and its relatives: types, lengths of 0, and models that stock ONNX Runtime cannot run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_ON_STOCK = [
         for mode in (0, 1)
     ),
 ]
-"""What stock ONNX Runtime has no kernel for on the way forward."""
+"""Cases whose forward model has no kernel in stock ONNX Runtime."""
 
 
 @pytest.mark.parametrize("case", NOT_ON_STOCK, ids=str)
@@ -45,7 +45,7 @@ def test_central_differences_alone(case):
 @pytest.mark.parametrize("parameters", ["float", "float16"])
 @pytest.mark.parametrize("statistics", ["float", "float16"])
 def test_batch_norm_of_float16(mode, parameters, statistics):
-    """Parameters and statistics have the type of X, or float; gradients have the type of what they are by."""
+    """Parameters and statistics have the type of X, or float; a gradient has the type of its variable."""
     inputs = "{0}[N, 3, H, W] x, {1}[3] s, {1}[3] b, {2}[3] m, {2}[3] v"
     body = f"y = BatchNormalization <training_mode = {mode}> (x, s, b, m, v)"
     more = {"dims": SIZES[:1], "draw": {"v": positive}}
@@ -63,7 +63,7 @@ def test_batch_norm_of_float16(mode, parameters, statistics):
 
 @pytest.mark.parametrize("op", ["LpNormalization <p = 1>", "LpNormalization <p = 2>", "ReduceL2"])
 def test_a_length_of_0_has_no_gradient(op):
-    """And no number that is infinite, or none."""
+    """The gradient is 0, and not infinite or NaN."""
     axes = ", axes" if op == "ReduceL2" else ""
     case = Case("", "float[N, 3] x", f"y = {op} (x{axes})", initializers="int64[1] axes = {-1}")
     x = np.array([[0, 0, 0], [3, 0, -4]], np.float32)

@@ -1,4 +1,4 @@
-"""A quantized backbone in front of a float head: the head has the weights, and the backbone stays as it is."""
+"""A quantized backbone before a float head: the head has the weights, and the backbone is not trained."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def model(backbone, head=HEAD, **values):
     result = onnx.parser.parse_model(text)
     random = np.random.default_rng(0)
     wq = random.integers(-9, 9, (2, 4)).astype(np.int8)
-    given = VALUES | {"wq": wq, "wt": wq.T.copy(), "w": random.normal(size=(4, 3)).astype("f")} | values
-    for name, value in given.items():
+    arrays = VALUES | {"wq": wq, "wt": wq.T.copy(), "w": random.normal(size=(4, 3)).astype("f")} | values
+    for name, value in arrays.items():
         if re.search(rf"[(, ]{name}[,)]", backbone + head):
             result.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
     return result
 
 
-def gradients(given, **options):
-    """The gradients, and the names of what stays with a warning."""
-    graph = bngrad.differentiate(given, **options)
+def gradients(forward, **options):
+    """The gradients, and the feeds."""
+    graph = bngrad.differentiate(forward, **options)
     names = bngrad.read_training_graph(graph).gradients
     rng = np.random.default_rng(1)
     feeds = {"X": rng.standard_normal((5, 2)).astype("f"), "labels": np.array([0, 1, 2, 0, 1])}
@@ -75,13 +75,13 @@ def gradients(given, **options):
 
 @pytest.mark.parametrize("how", BACKBONES)
 def test_the_head_trains(how):
-    """Its gradients are those of the head alone, of what the backbone computes."""
-    given = model(BACKBONES[how])
-    got, feeds = gradients(given)
+    """The gradients are those of only the head, applied to the output of the backbone."""
+    forward = model(BACKBONES[how])
+    got, feeds = gradients(forward)
     assert set(got) == {"w", "b"}
-    given.graph.output.append(onnx.ValueInfoProto(name="h"))
-    (h,) = bngrad.session(given).run(["h"], feeds)
-    w = onnx.numpy_helper.to_array(next(one for one in given.graph.initializer if one.name == "w"))
+    forward.graph.output.append(onnx.ValueInfoProto(name="h"))
+    (h,) = bngrad.session(forward).run(["h"], feeds)
+    w = onnx.numpy_helper.to_array(next(tensor for tensor in forward.graph.initializer if tensor.name == "w"))
     p = np.exp(h @ w)
     p /= p.sum(1, keepdims=True)
     p[np.arange(5), feeds["labels"]] -= 1
@@ -155,6 +155,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_refusals(why):
-    given, options, kind, message = REFUSED[why]
+    forward, options, kind, message = REFUSED[why]
     with pytest.raises(kind, match=message):
-        bngrad.differentiate(given, **options)
+        bngrad.differentiate(forward, **options)

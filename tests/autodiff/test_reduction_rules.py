@@ -23,7 +23,7 @@ TIES = np.array([[[3, 1, 3], [2, 2, 2]], [[0, 5, 1], [-1, -1, -7]]], np.float32)
     ids=["max", "min", "max of all", "pool"],
 )
 def test_ties_share(body, want):
-    """The gradient of an extreme is split evenly over all the elements that have it."""
+    """The gradient of an extreme is split evenly over all the elements that are equal to it."""
     case = Case("", "float[N, C, L] x", f"y = {body}", initializers="int64[1] last = {-1}")
     y_weight = np.full_like(evaluate(lowered(case), {"x": TIES, "y_weight": np.zeros([1, 1, 1])}, ["y"])["y"], 6)
     feeds = {"x": TIES, "y_weight": y_weight.astype(np.float32)}

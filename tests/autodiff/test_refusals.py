@@ -1,4 +1,4 @@
-"""What the rules refuse, and what they say."""
+"""Refusals of the rules, and their messages."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ SUM = "loss = ReduceSum <keepdims = 0> (y)"
 NO_GRADIENT = (
     r"cannot be differentiated: it has no gradient with respect to input {}, '{}', which is a value of --wrt"
 )
-# op: (input, its name, inputs of the model, nodes that make y of x and of what is there)
+# op: (input, its name, inputs of the model, nodes that compute y from x and these)
 WITHOUT_GRADIENT = {
     "Dropout": (1, "r", "float r, bool t", "y = Dropout (x, r, t)"),
     "Resize, scales": (2, "r", "float[1] r", "y = Resize (x, , r)"),
@@ -181,38 +181,40 @@ WITHOUT_GRADIENT = {
 
 @pytest.mark.parametrize("name", WITHOUT_GRADIENT)
 def test_an_input_without_a_gradient_is_refused_where_it_is_not_constant(name):
-    index, given, inputs, body = WITHOUT_GRADIENT[name]
+    index, operand, inputs, body = WITHOUT_GRADIENT[name]
     op = name.split(",")[0]
     message = rf"{op} node '\w+' \(outputs y\) " + NO_GRADIENT
     explicit = model(f"float[3] x, {inputs}", f"{body} {SUM}")
-    for wrt in ([given], ["x", given]):
-        with pytest.raises(UnsupportedNodeError, match=message.format(index, given)):
+    for wrt in ([operand], ["x", operand]):
+        with pytest.raises(UnsupportedNodeError, match=message.format(index, operand)):
             of(explicit, wrt=wrt)
     # It depends on x, as the data do.
     kind = inputs.split(" r")[0]
     axes = "" if "[" in kind else "<keepdims = 0>"
-    made = {"float": f"r = ReduceMax {axes} (x)", "float[1]": "r = ReduceMax (x)"}.get(kind, "r = Slice (x, b, e)")
+    computed = {"float": f"r = ReduceMax {axes} (x)", "float[1]": "r = ReduceMax (x)"}.get(
+        kind, "r = Slice (x, b, e)"
+    )
     more = "float[3] x, bool t, int64[1] b, int64[1] e"
     with pytest.raises(UnsupportedNodeError, match=message.format(index, "r")):
-        of(model(more, f"{made} {body} {SUM}"), wrt=["x"])
+        of(model(more, f"{computed} {body} {SUM}"), wrt=["x"])
 
 
 @pytest.mark.parametrize("name", WITHOUT_GRADIENT)
 def test_an_input_without_a_gradient_may_depend_on_anything_else(name):
     """On data that nothing is differentiated with respect to; or on x, beside the way to the loss."""
-    _, given, inputs, body = WITHOUT_GRADIENT[name]
+    _, operand, inputs, body = WITHOUT_GRADIENT[name]
     constant = model(f"float[3] x, float[3] z, {inputs}", f"{body} {SUM}")
     assert "x_grad" in output_names(of(constant, wrt=["x"]))
     computed = model(f"float[3] x, {inputs.replace(' r', ' q')}", f"r = Exp (q) {body} {SUM}")
     assert "x_grad" in output_names(of(computed, wrt=["x"]))
     beside = model(f"float[3] x, {inputs}", f"{body.replace('y =', 'beside =')} y = Mul (x, x) {SUM}")
     assert "x_grad" in output_names(of(beside, wrt=["x"]))
-    with pytest.raises(ModelError, match=f"does not depend on '{given}'"):
-        of(beside, wrt=[given])
+    with pytest.raises(ModelError, match=f"does not depend on '{operand}'"):
+        of(beside, wrt=[operand])
 
 
 def test_an_input_without_a_gradient_makes_no_default_weight():
-    """Neither does one that no initializer is computed for."""
+    """An initializer that such an input is computed from is not a default weight either."""
     forward = model(
         "float[3] x, bool t",
         f"h = Mul (x, w) q = Exp (r) y = Dropout (h, q, t) {SUM}",
@@ -224,7 +226,7 @@ def test_an_input_without_a_gradient_makes_no_default_weight():
 @pytest.mark.parametrize("what", ["axes left out", "empty axes", "computed axes"])
 @pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"])
 def test_what_may_reduce_nothing(op, what):
-    """By some it is the identity then, by others all but the sum is still computed."""
+    """Some runtimes return the input then, others still compute everything except the sum."""
     axes = {"axes left out": "", "empty axes": ", none", "computed axes": ", given"}[what]
     body = f"y = {op} <noop_with_empty_axes = 1> (x{axes})"
     refused = case("float[N, 3] x, int64[K] given", body, initializers="int64[0] none = {}")
@@ -265,7 +267,7 @@ def test_what_is_not_made_standard_onnx(name):
 
 
 def test_a_loss_of_indices():
-    """They are no gradient's way back."""
+    """No gradient flows back through them."""
     body = "p, i = MaxPool <kernel_shape = [2, 2]> (x) y = Cast <to = 1> (i)"
     with pytest.raises(ModelError, match="does not depend on 'x'"):
         differentiated(case("float[N, 2, 6, 6] x", body))
@@ -279,7 +281,7 @@ HIDDEN = {
 
 @pytest.mark.parametrize("how", HIDDEN)
 def test_a_float_in_another_form_is_refused_where_it_is_not_constant(how):
-    """There is another path from x to the loss, so that a gradient comes back anyhow."""
+    """There is another path from x to the loss, so that a gradient reaches x."""
     body = f"e = Exp (x) {HIDDEN[how]} y = Mul (x, z) {SUM}"
     with pytest.raises(
         UnsupportedNodeError, match=r"node '\w+' \(outputs b\) .* it outputs as bits or text; expected a constant"

@@ -44,7 +44,7 @@ LOWERED_FOR_TRAINING_BUILD = [
     *(case for case in loss.CASES if "of double" in case.name),
     *resampling.RESIZES,
 ]
-"""What the training build has no kernel for on a CPU is lowered for it too."""
+"""Ops without a CPU kernel in the training build are lowered for it too."""
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -15,7 +15,7 @@ STATISTICS = "float[2] m = {0.5, -1}, float[2] v = {0.5, 3}"
 ONNX = "y, m1, v1 = BatchNormalization <training_mode = 1, momentum = 0.75> (x, s, b, m, v)"
 OURS = """y, m1, v1, saved, inv_std = bngrad.BatchNormalizationTraining
     <epsilon = 0.001, momentum = 0.75, unbiased_running_var = {}> (x, s, b, m, v, axes)"""
-# name: (the batch norm, what it is over, the shape of x, running_variance)
+# name: (the batch norm, its axes, the shape of x, running_variance)
 BATCH_NORMS = {
     "onnx, biased": (ONNX, (0, 2), (3, 2, 2), "biased"),
     "onnx, unbiased": (ONNX, (0, 2), (3, 2, 2), "unbiased"),
@@ -24,7 +24,7 @@ BATCH_NORMS = {
     "ours, biased": (OURS.format(0), (0, 1), (3, 2, 2), None),
     "ours, unbiased": (OURS.format(1), (0, 1), (3, 2, 2), None),
 }
-# name: (nodes that make the loss, what else it is differentiated with respect to)
+# name: (nodes that compute the loss, further values to differentiate with respect to)
 LOSSES = {
     "all": (
         """p = ReduceSum <keepdims = 0> (h) q = Sin (m1) r = Mul (q, v1) k = ReduceSum <keepdims = 0> (r)
@@ -58,17 +58,17 @@ def test_gradients(name, loss, rng):
     feeds |= {key: rng.uniform(0.5, 2, 2) for key in ("s", "b", "m", "v")}
     evaluator = Evaluator(training)
     gradients = evaluator(feeds)
-    for given in wrt:
-        direction = rng.standard_normal(feeds[given].shape)
-        moved = ({**feeds, given: feeds[given] + step * direction} for step in (STEP, -STEP))
+    for variable in wrt:
+        direction = rng.standard_normal(feeds[variable].shape)
+        moved = ({**feeds, variable: feeds[variable] + step * direction} for step in (STEP, -STEP))
         ahead, behind = (float(evaluator(values, ["loss"])["loss"]) for values in moved)
-        want = float(np.sum(gradients[f"{given}_grad"] * direction))
-        assert (ahead - behind) / (2 * STEP) == pytest.approx(want, rel=1e-6, abs=1e-8), given
+        want = float(np.sum(gradients[f"{variable}_grad"] * direction))
+        assert (ahead - behind) / (2 * STEP) == pytest.approx(want, rel=1e-6, abs=1e-8), variable
     single = {key: array.astype(np.float32) for key, array in feeds.items()}
     for implementation in IMPLEMENTATIONS:
-        got = bngrad.session(training, implementation).run([f"{given}_grad" for given in wrt], single)
-        for given, array in zip(wrt, got, strict=True):
-            want = gradients[f"{given}_grad"]
+        got = bngrad.session(training, implementation).run([f"{variable}_grad" for variable in wrt], single)
+        for variable, array in zip(wrt, got, strict=True):
+            want = gradients[f"{variable}_grad"]
             np.testing.assert_allclose(
-                array, want, rtol=0, atol=1e-5 * max(np.abs(want).max(), 1e-3), err_msg=given
+                array, want, rtol=0, atol=1e-5 * max(np.abs(want).max(), 1e-3), err_msg=variable
             )

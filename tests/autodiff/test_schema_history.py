@@ -1,4 +1,4 @@
-"""What onnx and ONNX Runtime say of the ops that have a gradient rule, against what the rules were written for.
+"""The definitions of ops in onnx and ONNX Runtime, compared with those that the gradient rules support.
 
 A test that fails with a newer onnx names a definition that nobody has compared with the rule yet: read what is new
 in it, mend the rule or leave the version out, and then add it to the table.
@@ -27,17 +27,17 @@ FLOATS = {f"tensor({dtype.name.lower()})" for dtype in SUPPORTED_DTYPES}
 OF_ORT = {"AveragePoolGrad", "MaxPoolGrad"}
 """In the default domain because bngrad registers them: ONNX Runtime's builder writes them."""
 REFUSED = {("Dropout", 1), ("Resize", 1), ("Resize", 2), ("LSTM", 7)}
-"""Float inputs that must be constant: see test_refusals.py."""
+"""Float inputs that must be constant; test_refusals.py tests them."""
 NEWEST = onnx.defs.onnx_opset_version() >= NEWEST_OPSET
 
 
 def history():
     """The definitions of each op of the default domain, ascending."""
-    found = defaultdict(list)
+    by_name = defaultdict(list)
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain == "" and schema.name not in OF_ORT:
-            found[schema.name].append(schema)
-    return {name: sorted(schemas, key=lambda schema: schema.since_version) for name, schemas in found.items()}
+            by_name[schema.name].append(schema)
+    return {name: sorted(schemas, key=lambda schema: schema.since_version) for name, schemas in by_name.items()}
 
 
 HISTORY = history()
@@ -170,12 +170,12 @@ def test_refusals(name):
     forward = model("float[3] x, float[3, 3] w, int64[1] s", f"{body} {SUM}", opset=opset)
     wrt = ["w"] if "w," in body else ["x"]
     if change is not None:
-        # With what the rule knows, there is nothing to refuse.
+        # The versions and attributes that the rule supports are not refused.
         assert f"{wrt[0]}_grad" in output_names(differentiated(forward, wrt=wrt))
     with patched(*change) if change else patched("Abs", "zero", ()):
         with pytest.raises(UnsupportedNodeError, match=message):
             differentiated(forward, wrt=wrt)
-        # What does not lie between x and the loss may be anything.
+        # Nodes that are not between x and the loss may be anything.
         beside = model(
             "float[3] x, float[3, 3] w, int64[1] s", f"{body} loss = ReduceSum <keepdims = 0> (x)", opset=opset
         )

@@ -77,8 +77,8 @@ def model_of(case):
 
 
 def graph_of(model, *, share):
-    made = training_graph(model, loss="loss", wrt=["w"], share=share)
-    result = for_target(made.model, target="stock", functions=False)[0]
+    training = training_graph(model, loss="loss", wrt=["w"], share=share)
+    result = for_target(training.model, target="stock", functions=False)[0]
     kept = [value for value in result.graph.outputs if value.name in ("loss", "w_grad")]
     result.graph.outputs[:] = sorted(kept, key=lambda value: value.name)
     return ir.to_proto(result)
@@ -97,10 +97,10 @@ def feeds_of(model, rng):
 
 
 def on_ranks(proto, feeds):
-    """Returns the outputs of each rank, with AllGather as what the ranks' vectors are when they are stacked."""
+    """Returns the outputs of each rank, with AllGather as the stack of the ranks' vectors."""
     gathers = [node for node in proto.graph.node if node.op_type == "AllGather"]
     if not gathers:
-        return [ReferenceEvaluator(proto).run(None, one) for one in feeds]
+        return [ReferenceEvaluator(proto).run(None, values) for values in feeds]
     (gather,) = gathers
     assert gather.attribute[0].s.decode() == KEY
     index = list(proto.graph.node).index(gather)
@@ -111,8 +111,8 @@ def on_ranks(proto, feeds):
     del before.graph.output[:]
     before.graph.output.append(helper.make_tensor_value_info(gather.input[0], TensorProto.DOUBLE, None))
     after.graph.input.append(helper.make_tensor_value_info(gather.output[0], TensorProto.DOUBLE, None))
-    gathered = np.stack([ReferenceEvaluator(before).run(None, one)[0] for one in feeds])
-    return [ReferenceEvaluator(after).run(None, {**one, gather.output[0]: gathered}) for one in feeds]
+    gathered = np.stack([ReferenceEvaluator(before).run(None, values)[0] for values in feeds])
+    return [ReferenceEvaluator(after).run(None, {**values, gather.output[0]: gathered}) for values in feeds]
 
 
 @pytest.mark.parametrize("case", [*LOSSES, *FUNCTIONS])

@@ -1,6 +1,6 @@
 """Elements that are cut off where a local derivative is infinite or NaN: their gradient is 0, others are right.
 
-Central differences say so too: the loss does not depend on what is cut off.
+Central differences agree: the loss does not depend on elements that are cut off.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def test_what_is_cut_off_has_no_gradient(case):
 
 @pytest.mark.parametrize("case", LOSSES, ids=str)
 def test_samples_without_weight(case):
-    """They read -inf alone; onnx's evaluator makes a NaN of such a loss, ONNX Runtime leaves it out."""
+    """They read only -inf; such a loss is NaN in onnx's evaluator, and ONNX Runtime leaves it out."""
     feeds = feeds_of(case, {})
     feeds["y_weight"] = np.ones_like(feeds["y_weight"])
     (gradient,) = evaluate(lowered(case), feeds, case.gradients).values()
@@ -272,7 +272,7 @@ def test_samples_without_weight(case):
 
 
 def test_dropout():
-    """What is dropped is 0, where the root behind it has no derivative."""
+    """Dropped elements are 0, where the root after them has no derivative."""
     forward = summed(
         "float[64] x",
         "r = Constant <value_float = 0.5> () o = Constant <value_float = 1.0> () b = Cast <to = 9> (o) "

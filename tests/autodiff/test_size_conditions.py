@@ -1,4 +1,4 @@
-"""Conditions on sizes: what holds, how they are written, and what is refused in a file."""
+"""Conditions on sizes: their values, their text, and refusals in a file."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def test_texts_keep_the_order_of_operations():
 
 
 def nested(depth):
-    made = ["+", "N", 1]
+    term = ["+", "N", 1]
     for _ in range(depth):
-        made = ["+", made, 1]
-    return made
+        term = ["+", term, 1]
+    return term
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ SPELLED = {
 
 @pytest.mark.parametrize("how", SPELLED)
 def test_scale_and_bias_are_the_weights(how, rng):
-    """And the four are the same batch norm, with the same gradients."""
+    """The four are the same batch norm, with the same gradients."""
     forward = summed("float[N, 2] x", SPELLED[how], initializers=FOUR)
     assert output_names(differentiated(forward)) == ["loss", "s_grad", "b_grad"]
     x = rng.standard_normal((5, 2)).astype(np.float32)
@@ -71,13 +71,13 @@ COMPUTED = {
 def test_the_numbers_of_computed_statistics_are_no_weights(how):
     body = f"{COMPUTED[how]} e = Add (k, eps) sd = Sqrt (e) d = Div (c, sd) t = Mul (d, s) y = Add (t, b)"
     numbers = {"eps": 0.001, "n": 6, "share": 0.16666667, "zero": 0}
-    read = [name for name in numbers if re.search(rf"[(,] ?{name}[,)]", body)]
-    given = ", ".join(
-        ["float[2] s = {1, 2}", "float[2] b = {0, 1}", *(f"float {n} = {{{numbers[n]}}}" for n in read)]
+    names = [name for name in numbers if re.search(rf"[(,] ?{name}[,)]", body)]
+    initializers = ", ".join(
+        ["float[2] s = {1, 2}", "float[2] b = {0, 1}", *(f"float {n} = {{{numbers[n]}}}" for n in names)]
     )
-    made = differentiated(summed("float[6, 2] x", body, initializers=given))
-    assert output_names(made) == ["loss", "s_grad", "b_grad"]
-    assert "BatchNormalizationTraining" in str(made)
+    training = differentiated(summed("float[6, 2] x", body, initializers=initializers))
+    assert output_names(training) == ["loss", "s_grad", "b_grad"]
+    assert "BatchNormalizationTraining" in str(training)
 
 
 SCORES = "w = Softmax (t) u = MatMul (w, x) y = Mul (u, s)"
@@ -116,9 +116,11 @@ NUMBERS = {
 
 
 def with_numbers(body, numbers):
-    read = [name for name in numbers if re.search(rf"[(, ]{name}[,)]", body)]
-    given = ", ".join(["float[2] s = {1, 2}", *(f"float {name} = {{{numbers[name]:.9g}}}" for name in read)])
-    return summed("float[N, 2] x", body, initializers=given)
+    names = [name for name in numbers if re.search(rf"[(, ]{name}[,)]", body)]
+    initializers = ", ".join(
+        ["float[2] s = {1, 2}", *(f"float {name} = {{{numbers[name]:.9g}}}" for name in names)]
+    )
+    return summed("float[N, 2] x", body, initializers=initializers)
 
 
 @pytest.mark.parametrize("how", FORMULAS)

@@ -32,20 +32,22 @@ def proto(text, *, defined=True):
 @pytest.mark.parametrize("defined", [True, False], ids=["defined", "without-definition"])
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients(name, defined):
-    given = proto(MODELS[name], defined=defined)
-    graph = bngrad.differentiate(given, wrt=["w"])
-    assert DOMAIN not in {node.domain for node in graph.graph.node} | {one.domain for one in graph.opset_import}
+    forward = proto(MODELS[name], defined=defined)
+    graph = bngrad.differentiate(forward, wrt=["w"])
+    assert DOMAIN not in {node.domain for node in graph.graph.node} | {
+        opset.domain for opset in graph.opset_import
+    }
     x, w = np.array([0.5, -1, 2], np.float32), np.array([1, 2, 3], np.float32)
-    names = [one.name for one in graph.graph.output]
+    names = [output.name for output in graph.graph.output]
     got = dict(zip(names, bngrad.session(graph).run(None, {"x": x, "w": w}), strict=True))
     np.testing.assert_allclose(got["w_grad"], WANTED[name](x, w), rtol=1e-6)
 
 
 def test_the_forward_model_runs_and_passes_the_checker():
-    given = proto(MODELS["a-factor"])
-    onnx.checker.check_model(given, full_check=True)
+    forward = proto(MODELS["a-factor"])
+    onnx.checker.check_model(forward, full_check=True)
     x = np.ones(3, np.float32)
-    (loss,) = bngrad.session(given, "function").run(None, {"x": x})
+    (loss,) = bngrad.session(forward, "function").run(None, {"x": x})
     assert loss == 14
 
 
@@ -79,9 +81,9 @@ def test_onnx_runtimes_builder_is_refused():
 
 def test_validate_says_that_differences_do_not_show_it():
     report = bngrad.validate(proto(MODELS["a-factor"]), against="reference", wrt=["w"])
-    (check,) = (one for one in report.checks if one.name == "central differences")
+    (check,) = (candidate for candidate in report.checks if candidate.name == "central differences")
     assert "StopGradient" in check.skipped
-    assert all(one.passed for one in report.checks if not one.skipped)
+    assert all(other.passed for other in report.checks if not other.skipped)
 
 
 def test_stops_to_identity():
@@ -149,13 +151,13 @@ TENSORFLOW = {
 
 @pytest.mark.parametrize("name", [*JAX, *TENSORFLOW])
 def test_stops_that_exporters_record(name):
-    model, wanted = (JAX | TENSORFLOW)[name]
+    model, expected = (JAX | TENSORFLOW)[name]
     before = model.SerializeToString(deterministic=True)
     graph = bngrad.differentiate(model, loss="loss", wrt=["w"])
     assert model.SerializeToString(deterministic=True) == before
     x, w = np.array([0.5, -1, 2], np.float32), np.array([1, 2, 3], np.float32)
     (got,) = bngrad.session(graph).run(["w_grad"], {"x": x, "w": w})
-    np.testing.assert_allclose(got, wanted(x, w), rtol=1e-6)
+    np.testing.assert_allclose(got, expected(x, w), rtol=1e-6)
     (loss,) = bngrad.session(bngrad.finalize(model, {"w": 2 * w}, outputs=["loss"])).run(["loss"], {"x": x})
     assert np.isfinite(loss)
 

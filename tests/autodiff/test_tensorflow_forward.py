@@ -67,13 +67,13 @@ def test_as_onnx_batch_norm(mode, implementation, rng):
     assert list(theirs.running_statistics) == list(ours.running_statistics)
     x = (2 * rng.standard_normal((4, 2, 3, 2)) + 1).astype(np.float32)
     got, want = (
-        bngrad.session(made.model, implementation).run(
-            [made.loss, *made.gradients.values(), *made.running_statistics.values()], {"x": x}
+        bngrad.session(graph.model, implementation).run(
+            [graph.loss, *graph.gradients.values(), *graph.running_statistics.values()], {"x": x}
         )
-        for made in (theirs, ours)
+        for graph in (theirs, ours)
     )
-    for one, other in zip(got, want, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-7)
+    for actual, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(actual, other, rtol=2e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -90,12 +90,12 @@ def test_central_differences(mode, rng):
 @pytest.mark.parametrize("outputs", ["float loss", "float loss, float[2] p, float[2] q"])
 @pytest.mark.parametrize("factor", [0.25, 0.001])
 def test_running_statistics(factor, outputs, rng):
-    """0.001 is no weight that 1 - momentum has in float32, and is spelled out."""
+    """1 - momentum cannot represent 0.001 in float32, so the average is spelled out."""
     forward = model(f"is_training = 1, exponential_avg_factor = {factor}", outputs=outputs)
-    made = differentiate(ir.from_proto(forward))
-    assert made.running_statistics == {"m": "p", "v": "q"}
+    graph = differentiate(ir.from_proto(forward))
+    assert graph.running_statistics == {"m": "p", "v": "q"}
     x = rng.standard_normal((4, 2, 3, 2)).astype(np.float32)
-    got = evaluate(ir.to_proto(made.model), {"x": x}, ["p", "q"])
+    got = evaluate(ir.to_proto(graph.model), {"x": x}, ["p", "q"])
     rows = x.reshape(-1, 2).astype(np.float64)
     np.testing.assert_allclose(got["p"], np.array([0.5, 1]) * (1 - factor) + factor * rows.mean(0), rtol=1e-6)
     np.testing.assert_allclose(got["q"], np.array([1, 2]) * (1 - factor) + factor * rows.var(0, ddof=1), rtol=1e-6)
@@ -109,16 +109,16 @@ def test_statistics_of_one_channel_are_no_loss():
 
 
 def test_nothing_is_kept_with_a_factor_of_1():
-    made = differentiate(ir.from_proto(model("is_training = 1")))
-    assert made.running_statistics == {}
-    assert "running statistics are not updated by 1 batch norm" in made.warnings[0]
+    graph = differentiate(ir.from_proto(model("is_training = 1")))
+    assert graph.running_statistics == {}
+    assert "running statistics are not updated by 1 batch norm" in graph.warnings[0]
 
 
 @pytest.mark.parametrize(("options", "training"), [({}, True), ({"frozen": ["bn"]}, False)])
 def test_modes_can_be_chosen(options, training):
-    made = differentiate(ir.from_proto(model(MODES["training"][0])), **options)
-    assert bool(made.running_statistics) == training
-    assert made.warnings == []
+    graph = differentiate(ir.from_proto(model(MODES["training"][0])), **options)
+    assert bool(graph.running_statistics) == training
+    assert graph.warnings == []
     back = differentiate(
         ir.from_proto(model(MODES["frozen"][0] + f", exponential_avg_factor = {FACTOR}")), training=["*"]
     )
@@ -127,8 +127,8 @@ def test_modes_can_be_chosen(options, training):
 
 @pytest.mark.parametrize("target", ["stock", "training", "ort"])
 def test_targets(target):
-    made = differentiate(ir.from_proto(model(MODES["training"][0])), target=target)
-    domains = {node.domain for node in made.model.graph}
+    graph = differentiate(ir.from_proto(model(MODES["training"][0])), target=target)
+    domains = {node.domain for node in graph.model.graph}
     assert TF not in domains
     assert ("bngrad" in domains) == (target != "ort")
 
@@ -136,12 +136,12 @@ def test_targets(target):
 def test_a_model_that_was_rewritten_first(rng):
     forward = model(MODES["training"][0], outputs="float loss, float[2] p, float[2] q")
     x = rng.standard_normal((4, 2, 3, 2)).astype(np.float32)
-    direct, rewritten = (differentiate(ir.from_proto(one)) for one in (forward, bngrad.rewrite(forward)))
+    direct, rewritten = (differentiate(ir.from_proto(source)) for source in (forward, bngrad.rewrite(forward)))
     assert rewritten.gradients == direct.gradients
     assert rewritten.running_statistics == direct.running_statistics
-    one, other = (evaluate(ir.to_proto(made.model), {"x": x}) for made in (direct, rewritten))
+    actual, other = (evaluate(ir.to_proto(graph.model), {"x": x}) for graph in (direct, rewritten))
     for name in direct.gradients.values():
-        np.testing.assert_allclose(one[name], other[name], rtol=1e-12)
+        np.testing.assert_allclose(actual[name], other[name], rtol=1e-12)
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""Tests the gradients at limits and ties of files without a record, as docs/reference/ties.md has them."""
+"""Tests the gradients at limits and ties of files without a record, against docs/reference/ties.md."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_every_row_of_the_page_is_tried():
 @pytest.mark.parametrize("node", MODELS)
 def test_nodes_without_a_record(node, framework):
     x, nodes = MODELS[node]
-    wanted = rows()[node][FRAMEWORKS.index(framework)]
-    assert gradient(nodes, x, framework) == wanted * (2 // len(wanted))
+    expected = rows()[node][FRAMEWORKS.index(framework)]
+    assert gradient(nodes, x, framework) == expected * (2 // len(expected))
 
 
 def call(op, *arguments):
@@ -130,8 +130,8 @@ RECORDED = {
 
 @pytest.mark.parametrize("case", RECORDED)
 def test_recorded_ops_of_pytorch(case):
-    (x, nodes), record, wanted = RECORDED[case]
-    assert gradient(nodes, x, None, **record) == wanted
+    (x, nodes), record, expected = RECORDED[case]
+    assert gradient(nodes, x, None, **record) == expected
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (0, 1)])

@@ -1,4 +1,4 @@
-"""Tests what is read of gradients in the record of PyTorch's exporter, without PyTorch."""
+"""Tests the gradients that PyTorch's exporter records, without PyTorch."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ TAKEN_OVER = {
     "no padding": (IDS, {"record": call("embedding.default", "%p_w", "%i", "-1")}, [[1, 1], [2, 2], [0, 0]]),
     "no options": (IDS, {"record": call("embedding.default", "%p_w", "%i")}, [[1, 1], [2, 2], [0, 0]]),
 }
-"""The nodes, what the file says of the node n, and the gradient of w."""
+"""The nodes, the record of the node n, and the gradient of w."""
 
 
 @pytest.mark.parametrize("case", TAKEN_OVER)
 def test_taken_over(case, tmp_path):
-    nodes, said, wanted = TAKEN_OVER[case]
+    nodes, said, expected = TAKEN_OVER[case]
     bngrad.save(model_of(nodes, **said), tmp_path / "net.onnx")
-    np.testing.assert_allclose(gradient(tmp_path / "net.onnx"), wanted)
+    np.testing.assert_allclose(gradient(tmp_path / "net.onnx"), expected)
 
 
 def test_padding_that_is_an_output_and_is_read_twice():
@@ -98,7 +98,7 @@ REFUSED = {
         "has removed the detach",
     ),
 }
-"""The nodes, what is recorded of the node n, and a part of the message."""
+"""The nodes, the record of the node n, and a part of the message."""
 
 
 @pytest.mark.parametrize("case", REFUSED)

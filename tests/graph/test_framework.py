@@ -1,4 +1,4 @@
-"""Tests which framework a model is said to be from."""
+"""Tests the framework that a model is attributed to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash of a graph: what it depends on, and what not."""
+"""The hash of a graph: the parts that it depends on, and those that it does not."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_what_it_does_not_depend_on(case):
 
 
 def test_external_data(tmp_path):
-    """Their contents count, and not where they are."""
-    found = []
+    """The contents of external data count, and not their location."""
+    digests = []
     for name, number in (("first", 1), ("second", 1), ("third", 2)):
         text = TEXT.replace(" <float[3] w = {1, 2, 3}>", "")
         proto = onnx.parser.parse_model(text)
@@ -93,5 +93,5 @@ def test_external_data(tmp_path):
         onnx.save(proto, tmp_path / name, save_as_external_data=True, location=f"{name}.data", size_threshold=0)
         model = ir.load(tmp_path / name)
         assert isinstance(model.graph.initializers["w"].const_value, ir.ExternalTensor)
-        found.append(graph_digest(model, {"y": model.graph.outputs[0]}))
-    assert found[0] == found[1] != found[2]
+        digests.append(graph_digest(model, {"y": model.graph.outputs[0]}))
+    assert digests[0] == digests[1] != digests[2]

@@ -1,4 +1,4 @@
-"""Where a node is in a model."""
+"""The paths of nodes in a model."""
 
 from __future__ import annotations
 

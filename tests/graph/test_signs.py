@@ -1,4 +1,4 @@
-"""What a graph tells of signs, for the guards of gradients."""
+"""Sign analysis, for the guards of gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONSTANTS = """e = Constant <value_float = 0.1> () minus = Constant <value_float
 
 
 def value(body):
-    """The value v of a model that reads x, z and w, of which w has a default that can be overridden."""
+    """The value v of a model that reads x, z and w, where w has a default that can be overridden."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 18]> g
         (float[2, 3] x, float[2, 3] z, float w) => (float[A, B] v) <float w = {{1.0}}> {{ {CONSTANTS} {body} }}"""

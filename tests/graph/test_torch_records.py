@@ -1,4 +1,4 @@
-"""Tests reading what PyTorch's modern exporter records."""
+"""Tests the readers of the records of PyTorch's modern exporter."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ARGUMENTS = "%x, %p_w, %p_b, %b_m, %b_v"
 
 
 def node(call="", name="n", **metadata):
-    made = ir.node("BatchNormalization", [], name=name)
-    made.metadata_props.update({FX: call} if call else {})
-    made.metadata_props.update(metadata)
-    return made
+    result = ir.node("BatchNormalization", [], name=name)
+    result.metadata_props.update({FX: call} if call else {})
+    result.metadata_props.update(metadata)
+    return result
 
 
 def call(op, arguments):
@@ -77,8 +77,8 @@ MODES = {
 
 @pytest.mark.parametrize("name", MODES)
 def test_mode(name):
-    made, mode = MODES[name]
-    assert recorded_mode(made) is mode
+    batch_norm, mode = MODES[name]
+    assert recorded_mode(batch_norm) is mode
 
 
 def test_the_buffer_of_a_call():
@@ -108,7 +108,7 @@ def test_module(scopes, module):
     ],
 )
 def test_tied(calls, tied):
-    assert are_recorded_as_tied([node(call("linear.default", f"%x, {one}")) for one in calls]) is tied
+    assert are_recorded_as_tied([node(call("linear.default", f"%x, {argument}")) for argument in calls]) is tied
 
 
 def test_the_signature():

@@ -1,4 +1,4 @@
-"""The cases of every gradient rule, a table a module."""
+"""The cases of every gradient rule, one table in each module."""
 
 from __future__ import annotations
 

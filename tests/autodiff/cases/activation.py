@@ -5,7 +5,7 @@ from __future__ import annotations
 from autodiff.gradient_cases import NO_RULE, Case
 
 WIDE = {"x": lambda rng, shape: 4 * rng.standard_normal(shape)}
-"""Past the points at which the hard functions are cut off."""
+"""Draws that reach beyond the points at which the hard functions are cut off."""
 X, X3 = "float[N, 3] x", "float[N, 2, 3] x"
 
 CASES = [

@@ -1,4 +1,4 @@
-"""Gradients of Conv and ConvTranspose: each attribute alone, and with others where they meet."""
+"""Gradients of Conv and ConvTranspose: each attribute by itself, and in combinations that interact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NO_KERNEL = "ORT-training has no CPU kernel of ConvTransposeGrad"
 
 
 def conv(name, x, w, attributes="", *, op="Conv", wrt=("x", "w"), bias=0, **more):
-    """A case with data [x] and weights [w]; with a bias of that many elements if there is one."""
+    """A case with data [x], weights [w], and a bias of that many elements unless it is 0."""
     inputs = f"float[{x}] x, float[{w}] w" + (f", float[{bias}] b" if bias else "")
     body = f"y = {op} {f'<{attributes}>' if attributes else ''} (x, w{', b' if bias else ''})"
     more.setdefault("dims", ({"N": 2}, {"N": 3}))

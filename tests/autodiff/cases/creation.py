@@ -1,4 +1,4 @@
-"""Gradients of ops that make a tensor of a few numbers, and of those that are constant but for jumps."""
+"""Gradients of ops that create a tensor from a few numbers, and of ops that are piecewise constant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def between_jumps(rng, shape):
 
 
 def number(value):
-    """A draw of one number of rank 0."""
+    """Draws one number of rank 0."""
     return lambda _rng, _shape: np.asarray(value)
 
 

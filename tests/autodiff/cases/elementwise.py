@@ -22,13 +22,13 @@ def coin(rng, shape):
 
 
 def few(rng, shape):
-    """Many of them equal."""
+    """Draws numbers many of which are equal."""
     return rng.integers(0, 3, shape)
 
 
 def of_rank(*shapes):
     """Draws the shape that has as many dimensions as an input has elements."""
-    return lambda _, shape: {len(one): one for one in shapes}[shape[0]]
+    return lambda _, shape: {len(sizes): sizes for sizes in shapes}[shape[0]]
 
 
 UNARY = [
@@ -114,7 +114,7 @@ BROADCASTING = [
     Case("min-ties", f"{X}, float[N, 1] z", "y = Min(x, z)", ("x", "z"), draw={"x": few, "z": few}),
     Case("div-numerator", f"{X}, float[3] z", "y = Div(x, z)", draw={"z": positive}),
     Case("div-denominator", f"{X}, float[3] z", "y = Div(x, z)", ("z",), draw={"z": positive}),
-    # What has no known extent meets nothing that could repeat it: the gradient needs no sum.
+    # Nothing repeats the dimension of unknown extent: the gradient needs no sum.
     Case("mul-unknown-alone", "float[?, 3] x, float[3] z", "y = Mul(x, z)", ("x", "z"), dims=({"x": (2, 3)},)),
 ]
 

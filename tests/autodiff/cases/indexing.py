@@ -14,14 +14,14 @@ SIZES = ({"N": 2, "T": 5}, {"N": 3, "T": 4})
 
 
 def below(limit, *, lowest=0):
-    """Indices with repetitions."""
+    """Draws indices, with repetitions."""
     return lambda rng, shape: rng.integers(lowest, limit, shape)
 
 
 def slices(name, x, starts, ends, axes=None, steps=None, **more):
-    given = {"s": starts, "e": ends, "a": axes, "p": steps}
-    constants = " ".join(f"{k} = Constant <value_ints = {v}> ()" for k, v in given.items() if v is not None)
-    operands = ", ".join(k if v is not None else "" for k, v in given.items()).rstrip(", ")
+    numbers = {"s": starts, "e": ends, "a": axes, "p": steps}
+    constants = " ".join(f"{k} = Constant <value_ints = {v}> ()" for k, v in numbers.items() if v is not None)
+    operands = ", ".join(k if v is not None else "" for k, v in numbers.items()).rstrip(", ")
     return Case(f"slice {name}", f"float[{x}] x", f"{constants} y = Slice (x, {operands})", **more)
 
 

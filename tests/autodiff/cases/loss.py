@@ -13,13 +13,13 @@ CLASSES = 5
 
 
 def labels(*, ignored=None):
-    """Labels, of which about a third are ``ignored``, but not all: the mean of nothing is no number."""
+    """Draws labels; about a third are ``ignored``, but not all: the mean of nothing is NaN."""
 
     def draw(rng, shape):
-        found = rng.choice([c for c in range(CLASSES) if c != ignored], shape)
+        counted = rng.choice([c for c in range(CLASSES) if c != ignored], shape)
         ignore = rng.random(shape) < 0.3
         ignore.flat[0] = False
-        return found if ignored is None else np.where(ignore, ignored, found)
+        return counted if ignored is None else np.where(ignore, ignored, counted)
 
     return draw
 
@@ -99,7 +99,7 @@ def losses(op):
 
 
 def losses_by_weights(op):
-    """Of which the weights of the classes have a gradient."""
+    """Cases in which the weights of the classes have a gradient."""
     oracle = "ORT's builder takes weights of classes for constants"
     for reduction in ("mean", "sum", "none"):
         for what, ignore in [("", None), (", a class ignored", 2), (", padding of -100", -100)]:
@@ -197,4 +197,4 @@ BEFORE_OPSET_13 = [
         ("of all", "N, H, W", "axis = 0"),
     ]
 ]
-"""Before opset 13 a softmax is over all axes from one on, which onnx's reference evaluator does not know."""
+"""Cases below opset 13, where a softmax is over all axes from one on; onnx's evaluator lacks it."""

@@ -18,7 +18,7 @@ STATISTICS = "float[3] m = {0.1, -0.2, 0.3}, float[3] v = {1.5, 0.5, 1}"
 def norm(name, op, x, parameters="3", attributes="", inputs="x, s, b", element="float", **more):
     wrt = tuple(name for name in XSB if name in inputs.split(", "))
     types = [f"{element}[{x}] x", *(f"{element}[{parameters}] {name}" for name in wrt[1:])]
-    # Its statistics are there for ORT's builder, which does not add them.
+    # The statistics are for ORT's builder, which does not add them.
     outputs = "y, mean, inv_std" if op == "LayerNormalization" and not more.get("oracle") else "y"
     body = f"{outputs} = {op} <{attributes}> ({inputs})".replace("<> ", "")
     more = {"dims": SIZES, "element": element, **more}
@@ -29,7 +29,7 @@ def norm(name, op, x, parameters="3", attributes="", inputs="x, s, b", element="
 
 def batch_norms():
     for what, attributes, least in [("frozen", "", 1), ("training", "training_mode = 1", 3)]:
-        # A batch of one element a channel has no gradient in training mode.
+        # A batch of one element per channel has no gradient in training mode.
         dims = tuple({**d, "N": max(d["N"], least)} for d in SIZES)
         more = {"initializers": STATISTICS, "dims": dims, "inputs": "x, s, b, m, v"}
         for shape in RANKS:
@@ -59,7 +59,7 @@ def batch_norms_by_x_alone():
 
 
 def batch_norms_with_statistics():
-    """Of which the mean and the variance have gradients, or the new running statistics are in the loss."""
+    """Cases in which the mean and the variance have gradients, or the loss reads the new running statistics."""
     inputs = "{0}[{1}] x, {0}[3] s, {0}[3] b, {0}[3] m, {0}[3] v"
     more = {"draw": {"v": positive}, "dims": SIZES}
     for shape in RANKS:
@@ -129,7 +129,7 @@ def layer_norms():
             yield Case(
                 f"LayerNormalization from axis {axis}, a loss of {', '.join(names)}",
                 f"float[N, H, 5] x, float[{scale}] s, float[{scale}] b",
-                # Statistics are float of data in 16 bits.
+                # Statistics are float for data in 16 bits.
                 f"""y, a, c = LayerNormalization <axis = {axis}> (x, s, b)
                 mean = CastLike (a, x) inv_std = CastLike (c, x)""",
                 XSB if "y" in names else ("x",),

@@ -1,4 +1,4 @@
-"""Gradients of MaxPool and AveragePool: each attribute alone, and with others where they meet."""
+"""Gradients of MaxPool and AveragePool: each attribute by itself, and in combinations that interact."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = ({"N": 2, "H": 7, "W": 6}, {"N": 1, "H": 8, "W": 9})
 
 
 def distinct(rng, shape):
-    """Numbers whose order no step of a central difference changes."""
+    """Draws numbers whose order no step of a central difference changes."""
     return rng.permutation(int(np.prod(shape))).reshape(shape) / 10
 
 
@@ -54,7 +54,7 @@ GEOMETRIES = [
         "ceil, empty window",
         "N, 2, 4, 4",
         "kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 1, 1], ceil_mode = 1",
-        {"empty": 1, "opset": 22},  # below, onnx has windows that ONNX Runtime leaves out
+        {"empty": 1, "opset": 22},  # below opset 22, onnx has windows that ONNX Runtime leaves out
     ),
     ("valid", "N, 2, 7, 8", 'kernel_shape = [3, 2], strides = [2, 2], auto_pad = "VALID"', {}),
     ("same upper", "N, 2, 7, 8", 'kernel_shape = [4, 3], strides = [2, 2], auto_pad = "SAME_UPPER"', {"same": 1}),

@@ -19,9 +19,9 @@ def recurrent(name, op, *, states=True, bias=True, outputs=("y",), directions=1,
         inputs["b"] = f"{directions}, {2 * rows}"
     if states:
         inputs |= dict.fromkeys(STATES[op], f"{directions}, N, 2")
-    given = ["x", "w", "r", "b" if bias else "", "", *(STATES[op] if states else ())]
-    made = [output if output in outputs else "" for output in OUTPUTS[op]]
-    texts = [", ".join(values).rstrip(", ") for values in (made, given)]
+    operands = ["x", "w", "r", "b" if bias else "", "", *(STATES[op] if states else ())]
+    results = [output if output in outputs else "" for output in OUTPUTS[op]]
+    texts = [", ".join(values).rstrip(", ") for values in (results, operands)]
     body = f"{texts[0]} = {op} <hidden_size = 2{', ' if attributes else ''}{attributes}> ({texts[1]})"
     types = ", ".join(f"{element}[{shape}] {value}" for value, shape in inputs.items())
     return Case(

@@ -10,14 +10,14 @@ N = ({"N": 1}, {"N": 3})
 
 
 def with_zeros(rng, shape):
-    """Numbers of which a row has no zero, one, or two."""
+    """Draws numbers with no zero, one, or two in each row."""
     x = rng.uniform(0.5, 2, shape)
     for row, zeros in zip(x.reshape(-1, shape[-1]), (0, 1, 2) * x.size, strict=False):
         row[:zeros] = 0
     return x
 
 
-# What a reduction is tried with: (id, type of x, axes or None, attributes)
+# The forms of each reduction: (id, type of x, axes or None, attributes)
 FORMS = [
     ("of all", "N, H, W", None, "keepdims = 0"),
     ("of all, dims kept", "N, H, W", None, ""),
@@ -79,7 +79,7 @@ CASES = [
     *(
         reduction(
             op,
-            (f"{given}of nothing", "N, H, W", axes, f"noop_with_empty_axes = 1, keepdims = {keepdims}"),
+            (f"{prefix}of nothing", "N, H, W", axes, f"noop_with_empty_axes = 1, keepdims = {keepdims}"),
             why or kernel,
         )
         for op, why in [
@@ -89,7 +89,7 @@ CASES = [
             ("ReduceMin", NO_RULE),
             ("ReduceProd", NO_RULE),
         ]
-        for given, axes, keepdims, kernel in [
+        for prefix, axes, keepdims, kernel in [
             ("", None, 1, "its kernels want axes, if none"),
             ("of empty axes, ", "", 0, ""),
         ]

@@ -11,7 +11,7 @@ SIZES = ({"N": 2, "H": 4, "W": 5}, {"N": 1, "H": 3, "W": 6})
 
 
 def pad(name, x, pads, rest="", mode="constant", **more):
-    """``rest`` are the inputs after pads, with the constants that they are."""
+    """A case of Pad; ``rest`` has the inputs after pads, after the constants that they read."""
     constants, _, operands = rest.rpartition(";")
     body = f'p = Constant <value_ints = {pads}> () {constants} y = Pad <mode = "{mode}"> (x, p{operands})'
     if mode != "constant":
@@ -91,7 +91,7 @@ for _mode in ("reflect", "edge", "wrap"):
             ("axes", "N, 4, 3", [1, 2, 2, 0], AXES, {}),
             ("symbolic", "N, 2, H, W", [0, 0, 1, 2, 0, 0, 2, 0], "", {"dims": SIZES}),
             ("nothing", "N, 4", [0, 0, 0, 0], "", {}),
-            # Of wrap there are two readings: what is taken away may still be put at the other end.
+            # wrap is ambiguous: removed elements may still be padding at the other end.
             ("that takes away", "N, 5", [0, -1, 0, 2], "", {"only": ("reflect", "edge")}),
             (
                 "opset 13",
@@ -117,12 +117,12 @@ for _mode in ("reflect", "edge", "wrap"):
 
 def resize(name, x, attributes="", *, scales=None, sizes=None, roi=None, **more):
     roi_constant = f"r = Constant <value_floats = {roi}> ()" if roi else ""
-    given = f"s = Constant <value_floats = {scales}> ()" if scales else f"s = Constant <value_ints = {sizes}> ()"
+    target = f"s = Constant <value_floats = {scales}> ()" if scales else f"s = Constant <value_ints = {sizes}> ()"
     operands = f"x, {'r' if roi else ''}, {'s' if scales else ', s'}"
     return Case(
         f"resize {name}",
         f"float[{x}] x",
-        f"{roi_constant} {given} y = Resize {f'<{attributes}>' if attributes else ''} ({operands})",
+        f"{roi_constant} {target} y = Resize {f'<{attributes}>' if attributes else ''} ({operands})",
         **more,
     )
 
@@ -136,7 +136,7 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 UP, DOWN = [1.0, 1.0, 2.0, 3.0], [1.0, 1.0, 0.6, 0.5]
 BOTH = [1.0, 1.0, 0.7, 1.6]
 WHOLE = [1.0, 1.0, 0.8, 1.5]
-"""Makes whole extents; of others align_corners and crops are read in two ways, one of them onnx's evaluator's."""
+"""Scales that give whole extents; for others align_corners and crops are ambiguous."""
 ROI = [0.0, 0.0, 0.1, 0.2, 1.0, 1.0, 0.9, 1.1]
 IMAGE = "N, 2, 5, 4"
 RESIZES = [

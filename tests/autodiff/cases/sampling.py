@@ -8,7 +8,7 @@ ALL_MODES = [
     (mode, padding) for mode in ("nearest", "linear", "cubic") for padding in ("zeros", "border", "reflection")
 ]
 AROUND = Between(-1.9, 1.9)
-"""Places in the data and around it."""
+"""A draw of places in the data and around it."""
 
 
 def sample(name, mode="linear", padding="zeros", align=0, *, x="N, 2, 4, 3", grid="N, 3, 2, 2", **more):

@@ -1,4 +1,4 @@
-"""Gradients of the ops that move elements, repeat them or put them together."""
+"""Gradients of the ops that only move or copy elements."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def reshape(name, x, shape, attributes="", **more):
     )
 
 
-def axes(op, name, x, given, **more):
-    body = f"a = Constant <value_ints = {given}> () y = {op} (x, a)" if given else f"y = {op} (x)"
+def axes(op, name, x, numbers, **more):
+    body = f"a = Constant <value_ints = {numbers}> () y = {op} (x, a)" if numbers else f"y = {op} (x)"
     return Case(f"{op} {name}", f"float[{x}] x", body, **more)
 
 
 def computed(op, name, x, number, values, **more):
-    """The second input is fed, so that nothing is known of it but its length."""
+    """A case whose second input is fed, so that only its length is known."""
     return Case(
         f"{op} {name}", f"float[{x}] x, int64[{number}] s", f"y = {op} (x, s)", draw={"s": fixed(*values)}, **more
     )
