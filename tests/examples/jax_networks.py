@@ -163,7 +163,7 @@ def numbers(array):
 
 
 def record(network):
-    """What the file has of a network."""
+    """The record of a network in the file."""
     model = json_format.MessageToDict(model_of(network))
     trained = train(network)
     state = {name: numbers(array) for name, array in trained["state"].items()}

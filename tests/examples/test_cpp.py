@@ -16,28 +16,14 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from filelock import FileLock
 
 from bngrad.runtime import native_library
 from bngrad.training.step_files import read_state
-from digits_training import EXAMPLES, Training, accuracy_in, losses_in, prepare
+from digits_training import EXAMPLES, Training, accuracy_in, losses_in
 
 STEPS = 10
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the library of a wheel has another name")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The folders of the prepared files and of the program, made once for all processes that test."""
-    base = tmp_path_factory.getbasetemp()
-    base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cpp_example"
-    with FileLock(base.with_suffix(".lock")):
-        if not base.exists():
-            base.mkdir()
-            prepare(base / "digits", "named")
-            cmake_build("cpp", base / "build")
-    return base
 
 
 def cmake_build(example, folder, **options):
@@ -57,15 +43,15 @@ def cmake_build(example, folder, **options):
     subprocess.run([cmake, "--build", folder], check=True)
 
 
-@pytest.fixture
-def program(made):
-    return made / "build" / "train"
+@pytest.fixture(scope="module")
+def program(shared_folder):
+    return shared_folder("cpp_example", lambda path: cmake_build("cpp", path)) / "train"
 
 
 @pytest.fixture
-def folder(made, tmp_path):
+def folder(digits, tmp_path):
     """A copy of the prepared files."""
-    return shutil.copytree(made / "digits", tmp_path / "digits")
+    return shutil.copytree(digits, tmp_path / "digits")
 
 
 def run(program, *arguments):

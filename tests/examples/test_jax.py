@@ -142,7 +142,7 @@ def test_guide(tmp_path):
 
 
 def three_steps(script):
-    """What an example prints of three steps, in ONNX Runtime and in JAX."""
+    """The results of three steps that an example prints, in ONNX Runtime and in JAX."""
     networks()
     command = [sys.executable, EXAMPLES / "jax" / script, "--steps", "3", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What changes gradients in JAX: taken over, or refused by docs/examples/jax/known_gradients.py."""
+"""Functions that change gradients in JAX: taken over, or refused by docs/examples/jax/known_gradients.py."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ REFUSED = {
 }
 X = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
-SHAPES = [jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in (X, W)]
+SHAPES = [jax.ShapeDtypeStruct(array.shape, jnp.float32) for array in (X, W)]
 
 
 def export(function):
