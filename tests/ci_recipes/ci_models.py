@@ -22,6 +22,6 @@ def write_models(folder):
     (folder / "models" / "empty.onnx").write_bytes(b"")
     assert run(["differentiate", str(folder / "models" / "good.onnx"), "-o", str(folder / "wrong.onnx")]) == 0
     wrong = onnx.load(folder / "wrong.onnx")
-    (node,) = (one for one in wrong.graph.node if one.op_type == "BatchNormalizationGrad")
+    (node,) = (node for node in wrong.graph.node if node.op_type == "BatchNormalizationGrad")
     node.input[3], node.input[4] = node.input[4], node.input[3]
     onnx.save(wrong, folder / "wrong.onnx")

@@ -47,8 +47,8 @@ class Job:
         action = yaml.safe_load((self.action / "action.yml").read_text(encoding="utf-8"))
         unknown = set(self.inputs) - set(action["inputs"])
         assert not unknown, f"the action has no inputs {unknown}"
-        assert all("default" in one or one.get("required") for one in action["inputs"].values())
-        self._inputs = {name: one.get("default", "") for name, one in action["inputs"].items()} | self.inputs
+        assert all("default" in entry or entry.get("required") for entry in action["inputs"].values())
+        self._inputs = {name: entry.get("default", "") for name, entry in action["inputs"].items()} | self.inputs
         self._success = True
         for step in action["runs"]["steps"]:
             condition = _EXPRESSION.fullmatch(step.get("if", "${{ true }}")).group(1)
@@ -119,20 +119,20 @@ class Job:
     def _use(self, step):
         action, _, revision = step["uses"].partition("@")
         assert re.fullmatch("[0-9a-f]{40}", revision), f"{action} is not pinned"
-        given = {name: self._filled(value) for name, value in step["with"].items()}
+        inputs = {name: self._filled(value) for name, value in step["with"].items()}
         if action == "actions/setup-python":
             self._outputs[step["id"]] = {"python-path": self.python}
         elif action == "actions/cache/restore":
-            hit = given["key"] in self.cache
+            hit = inputs["key"] in self.cache
             if hit:
-                shutil.copytree(self.cache[given["key"]], given["path"], symlinks=True)
+                shutil.copytree(self.cache[inputs["key"]], inputs["path"], symlinks=True)
             self._outputs[step["id"]] = {"cache-hit": str(hit).lower()}
         elif action == "actions/cache/save":
-            self.cache[given["key"]] = Path(given["path"])
+            self.cache[inputs["key"]] = Path(inputs["path"])
         elif action == "actions/upload-artifact":
-            source = self.workspace / given["path"]
+            source = self.workspace / inputs["path"]
             if source.exists():
-                shutil.copytree(source, self.artifacts / given["name"])
+                shutil.copytree(source, self.artifacts / inputs["name"])
         else:
             raise AssertionError(f"{action} has no stand-in")
         return True

@@ -49,8 +49,8 @@ def installed(tmp_path):
 @pytest.fixture
 def job(workspace, tmp_path, installed):
     def make(**inputs):
-        given = NO_DATA | {name.replace("_", "-"): value for name, value in inputs.items()}
-        return Job(ROOT, workspace, tmp_path / "job", installed(sys.executable), given)
+        values = NO_DATA | {name.replace("_", "-"): value for name, value in inputs.items()}
+        return Job(ROOT, workspace, tmp_path / "job", installed(sys.executable), values)
 
     return make
 
@@ -71,9 +71,9 @@ def test_inputs_are_never_part_of_a_script():
 
 
 def test_a_good_model_passes(job):
-    made = job(models="models/good.onnx", args="--dim N=2")
-    assert made.run(), made.log
-    assert made.steps == {
+    action = job(models="models/good.onnx", args="--dim N=2")
+    assert action.run(), action.log
+    assert action.steps == {
         "Set up Python": "success",
         "Install bngrad": "success",
         "Restore the oracle": "skipped",
@@ -82,14 +82,14 @@ def test_a_good_model_passes(job):
         "Check the models": "success",
         "Upload the reports": "success",
     }
-    reports = made.artifacts / "bngrad-reports"
+    reports = action.artifacts / "bngrad-reports"
     assert {path.name for path in reports.iterdir()} == {f"models-good.{end}" for end in ("xml", "html", "sarif")}
     assert ET.parse(reports / "models-good.xml").getroot().tag == "testsuites"  # noqa: S314
     assert json.loads((reports / "models-good.sarif").read_text(encoding="utf-8"))["runs"][0]["results"] == []
-    assert made.summary.read_text(encoding="utf-8").startswith("### `models/good.onnx`: passed\n")
-    assert annotations(made.log) == []
+    assert action.summary.read_text(encoding="utf-8").startswith("### `models/good.onnx`: passed\n")
+    assert annotations(action.log) == []
     # What a command prints is no command of the runner.
-    lines = made.log.splitlines()
+    lines = action.log.splitlines()
     (start,) = (index for index, line in enumerate(lines) if line.startswith("::stop-commands::"))
     token = lines[start].removeprefix("::stop-commands::")
     assert re.fullmatch("[0-9a-f]{32}", token)
@@ -98,17 +98,17 @@ def test_a_good_model_passes(job):
 
 
 def test_a_wrong_gradient_is_annotated_at_its_node_and_the_reports_are_kept(job):
-    made = job(models="models/good.onnx", args="--dim N=2 --rewritten wrong.onnx")
-    assert not made.run()
-    assert (made.steps["Check the models"], made.steps["Upload the reports"]) == ("failure", "success")
-    first, *_ = annotations(made.log)
+    action = job(models="models/good.onnx", args="--dim N=2 --rewritten wrong.onnx")
+    assert not action.run()
+    assert (action.steps["Check the models"], action.steps["Upload the reports"]) == ("failure", "success")
+    first, *_ = annotations(action.log)
     assert first.startswith(
         "::error title=bngrad%3A lock-step%3A bn_Grad/BatchNormalizationGrad_0,file=models/good.onnx::"
     )
-    summary = made.summary.read_text(encoding="utf-8")
+    summary = action.summary.read_text(encoding="utf-8")
     assert summary.startswith("### `models/good.onnx`: FAILED\n")
     assert "| finding | where | message |" in summary
-    reports = made.artifacts / "bngrad-reports"
+    reports = action.artifacts / "bngrad-reports"
     results = json.loads((reports / "models-good.sarif").read_text(encoding="utf-8"))["runs"][0]["results"]
     assert {result["level"] for result in results} == {"error"}
     assert ET.parse(reports / "models-good.xml").findall(".//failure")  # noqa: S314
@@ -116,14 +116,14 @@ def test_a_wrong_gradient_is_annotated_at_its_node_and_the_reports_are_kept(job)
 
 
 def test_every_model_is_checked_even_if_one_cannot_be_read(job):
-    made = job(models="models/empty.onnx\n\n  models/g*.onnx\n", args="--dim N=2")
-    assert not made.run()
-    (line,) = annotations(made.log)
+    action = job(models="models/empty.onnx\n\n  models/g*.onnx\n", args="--dim N=2")
+    assert not action.run()
+    (line,) = annotations(action.log)
     assert line == (
         "::error title=bngrad%3A not-validated,file=models/empty.onnx::models/empty.onnx is empty; expected an "
         "ONNX model"
     )
-    summary = made.summary.read_text(encoding="utf-8")
+    summary = action.summary.read_text(encoding="utf-8")
     assert [line for line in summary.splitlines() if line.startswith("###")] == [
         "### `models/empty.onnx`: ERROR",
         "### `models/good.onnx`: passed",
@@ -132,19 +132,19 @@ def test_every_model_is_checked_even_if_one_cannot_be_read(job):
 
 @pytest.mark.parametrize(("fail_on", "passes"), [("hazard", False), ("none", True)])
 def test_a_hazard_fails_if_it_is_asked_for(fail_on, passes, job):
-    made = job(models="models/good.onnx\nmodels/hazard.onnx", against="none", fail_on=fail_on)
-    assert made.run() is passes
-    (line,) = annotations(made.log)
+    action = job(models="models/good.onnx\nmodels/hazard.onnx", against="none", fail_on=fail_on)
+    assert action.run() is passes
+    (line,) = annotations(action.log)
     assert line.startswith("::warning title=bngrad%3A running-output-internal%3A bn,file=models/hazard.onnx::")
-    reports = made.artifacts / "bngrad-reports"
+    reports = action.artifacts / "bngrad-reports"
     assert {path.name for path in reports.iterdir()} == {"inspect.sarif"}
-    summary = made.summary.read_text(encoding="utf-8")
+    summary = action.summary.read_text(encoding="utf-8")
     start = "### `bngrad inspect`: FAILED\n\n- models/hazard.onnx: bn: a running output"
     assert not summary if passes else summary.startswith(start)
 
 
 def bngrad_in_this_process(command, **_):
-    """What `subprocess.run` returns of a command of bngrad."""
+    """The result of a command of bngrad, as `subprocess.run` returns it."""
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):
         code = run(command[3:])
@@ -167,8 +167,8 @@ def test_bad_inputs_are_annotated(case, workspace, monkeypatch, capsys):
     check = script("check")
     monkeypatch.chdir(workspace)
     monkeypatch.setattr(check.subprocess, "run", bngrad_in_this_process)
-    given = ["--models=models/good.onnx", "--against=reference", "--reports=reports", *arguments]
-    monkeypatch.setattr(sys, "argv", ["check.py", *given])
+    options = ["--models=models/good.onnx", "--against=reference", "--reports=reports", *arguments]
+    monkeypatch.setattr(sys, "argv", ["check.py", *options])
     assert check.main() == 2
     (line,) = annotations(capsys.readouterr().out)
     assert line.startswith("::error title=bngrad")
@@ -176,9 +176,9 @@ def test_bad_inputs_are_annotated(case, workspace, monkeypatch, capsys):
 
 
 def test_a_step_that_fails_fails_the_job(job):
-    made = job(models="none/*.onnx")
-    assert not made.run()
-    assert made.steps["Check the models"] == "failure"
+    action = job(models="none/*.onnx")
+    assert not action.run()
+    assert action.steps["Check the models"] == "failure"
 
 
 INJECTIONS = {
@@ -203,17 +203,17 @@ def test_nothing_is_checked_if_the_installation_fails(job, tmp_path):
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
     broken.chmod(0o755)
-    made = job(models="models/good.onnx")
-    made.python = str(broken)
-    assert not made.run()
-    assert (made.steps["Install bngrad"], made.steps["Check the models"]) == ("failure", "skipped")
+    action = job(models="models/good.onnx")
+    action.python = str(broken)
+    assert not action.run()
+    assert (action.steps["Install bngrad"], action.steps["Check the models"]) == ("failure", "skipped")
 
 
 def test_a_cached_oracle_is_restored_and_not_saved_again(job, tmp_path):
     store = tmp_path / "store"
     store.mkdir()
-    made = ensure()
-    (store / made.path.name).symlink_to(made.path)
+    environment = ensure()
+    (store / environment.path.name).symlink_to(environment.path)
     run = job(models="models/good.onnx", args="--dim N=2", against="ort")
     run.cache = {f"bngrad-oracle-{cache_key()}": store}
     assert run.run(), run.log
