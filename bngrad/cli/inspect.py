@@ -108,7 +108,7 @@ def inspect_command(
 
 
 def _inspect(model: Path, outputs: list[str], html: str | None, *, several: bool) -> Inspection | str:
-    """Returns what is in a model; the message if it is one of several and cannot be read."""
+    """Returns the inspection of a model; a message if it is one of several and cannot be read."""
     from bngrad.cli.outputs import check_outputs
     from bngrad.inspection.identity import identity
     from bngrad.inspection.inspect import inspect

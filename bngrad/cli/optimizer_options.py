@@ -45,7 +45,7 @@ def optimizer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _optimizer(name: str, options: dict[str, Any]) -> Optimizer:
-    """The optimizer with some hyperparameters.
+    """Returns the optimizer with some hyperparameters.
 
     Raises:
         click.UsageError: It has no such hyperparameter.

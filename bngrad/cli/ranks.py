@@ -76,7 +76,7 @@ def joined(options: dict[str, Any], **arguments: Any) -> Iterator[Ranks]:  # noq
 
 
 def usage_error(message: str) -> str:
-    """Returns what this rank prints for an error in its command line: nothing if rank 0 prints the same."""
+    """Returns the text that this rank prints for an error in its command line; empty if rank 0 prints the same."""
     from bngrad.distributed import Communicator
 
     try:

@@ -163,7 +163,7 @@ def script(shell: str, command: click.Command) -> str:
 
 
 def complete_files(*suffixes: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Returns what completes a parameter with the files that have a suffix, and with folders."""
+    """Returns a function that completes a parameter with the files that have a suffix, and with folders."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, _incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(" ".join(suffixes), type="file")]

@@ -138,7 +138,7 @@ def step_command(
 
 
 def _groups(no_decay: tuple[str, ...], no_decay_1d: bool, scales: list[tuple[str, float]]) -> list[ParameterGroup]:
-    """The parameter groups of the options."""
+    """Returns the parameter groups of the options."""
     from bngrad.training.optimizers import ParameterGroup
 
     rank = 1 if no_decay_1d else None

@@ -56,10 +56,10 @@ def _count(number: int, what: str) -> str:
 
 
 def document(outcome: Outcome, position: Position, last: dict[str, Any], options: dict[str, Any]) -> TrainDocument:
-    """The end of a run as JSON has it.
+    """Returns the end of a run as a JSON document.
 
     Args:
-        outcome: How it ended.
+        outcome: The end of the run.
         position: Where.
         last: The record of the last epoch.
         options: The options of the command.

@@ -109,7 +109,7 @@ def _without_common(
 
 
 def _narrow(column: Column, rows: Sequence[Sequence[str]], index: int) -> Column:
-    """The column with its heading wrapped at spaces, to the width of its cells."""
+    """Returns the column with its heading wrapped at spaces, to the width of its cells."""
     width = max([_HEADING, *(cell_len(row[index]) for row in rows)])
     return replace(column, heading="\n".join(textwrap.wrap(column.heading, width, break_long_words=False)))
 

@@ -220,7 +220,7 @@ class Checks:
         )
 
     def _forward(self, loss: str) -> Forward:
-        """The user's forward model if it can be evaluated, else the forward part of the training graph."""
+        """Returns the user's forward model if it can be evaluated, else the forward part of the training graph."""
         subject = self._subject
         if subject.forward is None:
             return forward_part(subject.tested, loss)

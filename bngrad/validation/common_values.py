@@ -28,7 +28,7 @@ class CommonValues:
     Args:
         original: The original training graph.
         tested: The graph under test.
-        same_builder: Whether the graph under test was made from the original. Different builders may number the
+        same_builder: Whether the graph under test was built from the original. Different builders may number the
             contributions to a gradient differently, so equal names of contributions are then not comparable.
     """
 
@@ -45,7 +45,7 @@ class CommonValues:
         return {index: str(value.name) for index, value in enumerate(values) if value.name in self.names}
 
     def frontier(self, names: Iterable[str]) -> Frontier:
-        """Returns what the graph under test computes common values from."""
+        """Returns the values and nodes from which the graph under test computes common values."""
         waiting = [self._tested[name] for name in names]
         seen, borders = set(waiting), dict[str, None]()
         own: dict[ir.Node, None] = {}

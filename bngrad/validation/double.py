@@ -107,7 +107,7 @@ def compared(
         tested: The training graph.
         feeds: Its inputs.
         kinds: The kind of each output.
-        against: What computed the expected outputs.
+        against: The name of the reference that computed the expected outputs.
     """
     try:
         got = tested.from_any(feeds, list(want))

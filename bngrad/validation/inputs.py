@@ -32,7 +32,7 @@ def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def _he_weight(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """He et al., 2015: keeps the variance of activations through a ReLU network."""
+    """Draws weights as He et al., 2015: the variance of activations stays through a ReLU network."""
     fan_in = max(int(np.prod(shape[1:], dtype=np.int64)), 1)
     return np.asarray(generator.standard_normal(shape) * np.sqrt(2.0 / fan_in))
 
@@ -213,7 +213,7 @@ def _axis(gather: ir.Node) -> int:
 
 
 def _made_of(labels: ir.Value | None) -> list[ir.Value]:
-    """The graph inputs that labels are, moved, cast, or shifted where they are negative."""
+    """Returns the graph inputs that labels are moved, cast or shifted from, or that they are."""
     values: dict[ir.Value, None] = {}
     waiting = [labels]
     while waiting:

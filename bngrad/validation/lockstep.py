@@ -85,7 +85,7 @@ def lock_step(
 
 
 def _tensors(site: Site | Step, values: Mapping[str, Array]) -> Iterator[tuple[str, str, Array]]:
-    """Yields what a site reads, and its outputs in the original."""
+    """Yields the inputs of a site, and its outputs in the original."""
     for name in dict.fromkeys(site.inputs if isinstance(site, Site) else site.reads):
         yield "input", name, values[name]
     for name in site.outputs.values():
@@ -159,7 +159,7 @@ def _targets(
     values: Mapping[str, Array],
     against: str,
 ) -> Iterator[tuple[str, str, Array, Array]]:
-    """Yields what each output is compared with: its name, the name of the reference, the value, and the bound."""
+    """Yields the reference for each output: its name, the name of the reference, the value, and the bound."""
     if isinstance(site, Step):
         for name, bound in bounds(site, run, feeds, values).items():
             yield name, against, values[name], 2.0 * bound

@@ -25,7 +25,7 @@ def register_reference(name: str, load: Callable[[], Any]) -> None:
 
 
 def load_reference(name: str) -> Any:  # noqa: ANN401 - each reference has a type of its own
-    """Returns what runs a registered reference.
+    """Returns the class that runs a registered reference.
 
     Raises:
         VersionError: A package that the reference needs is missing.

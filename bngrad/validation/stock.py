@@ -70,9 +70,9 @@ def on_stock(
         implementations: The implementations of the ops of ``bngrad``. The first runs on all perturbed inputs, the
             others on the unperturbed and one perturbed input.
         seed: Seed of the perturbations.
-        against: What computes the outputs in float64, for the report.
+        against: The name of the reference in float64, for the report.
         device: The device to run on.
-        skipped: Why the check is to be skipped; empty if it is not.
+        skipped: The reason to skip the check; empty to run it.
         progress: Called with the number of completed runs and of all runs.
 
     Returns:

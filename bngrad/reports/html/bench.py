@@ -55,7 +55,7 @@ def write_html(head: Mapping[str, object], rows: Sequence[Measurement], model: s
     """Writes the times of the kernels as one HTML page.
 
     Args:
-        head: What `bngrad bench --json` has besides the rows.
+        head: The document of `bngrad bench --json` without the rows.
         rows: The measurements.
         model: The name of the model that the cases are from; empty if the user gave shapes.
         path: The file to write.
@@ -110,7 +110,7 @@ def _times(rows: Sequence[Measurement]) -> list[_Bar]:
 
 
 def _fractions(rows: Sequence[Measurement]) -> list[_Bar]:
-    """The throughput over the bandwidth, for each quartile of the op's time and the median of the addition's."""
+    """Returns the throughput over the bandwidth, by quartile of the op's time and median of the addition's."""
     highest = [row.bandwidth_fraction * row.kernel.median / row.kernel.low for row in rows]
     scale = 100 / max(1.05, 1.02 * max(highest, default=0.0))
 

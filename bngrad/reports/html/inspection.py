@@ -76,7 +76,7 @@ def write_html(inspection: Inspection, model: str, identity: Identity, path: Pat
     Args:
         inspection: The result of `inspect`.
         model: The name of the model.
-        identity: What identifies the model.
+        identity: The identity of the model.
         path: The file to write.
 
     Raises:

@@ -88,7 +88,7 @@ class Windows:
         return counts
 
     def _padding(self) -> list[tuple[int, int]]:
-        """The padding that all windows need, which is more than declared if ceil_mode rounded up."""
+        """Returns the padding that all windows need, which is more than declared if ceil_mode rounded up."""
         return [(axis.begin, axis.end + axis.excess) for axis in self.axes]
 
 

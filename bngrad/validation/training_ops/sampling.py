@@ -53,7 +53,7 @@ def grid_sample(
 
 
 def _padded(i: Integers, size: int, mode: str, *, align_corners: bool) -> tuple[Integers, Mask]:
-    """The elements that are read at positions, and whether they count."""
+    """Returns the elements that are read at positions, and whether they count."""
     inside = (i >= 0) & (i < size)
     if mode == "reflection":
         period = max(2 * (size - 1), 1) if align_corners else 2 * size
