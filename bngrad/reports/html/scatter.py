@@ -95,7 +95,7 @@ def percent(rank: float, count: int) -> float:
 
 
 def _shown(points: Sequence[Point], ranks: dict[float, int]) -> list[Point]:
-    """Returns the points drawn without JavaScript: the largest of each column and series, and the failed points."""
+    """Returns the points without JavaScript: the largest of each column and series, and the failed points."""
     largest: dict[tuple[int, int], Point] = {}
     for point in points:
         column = ranks[point.place] * min(_COLUMNS, len(ranks)) // len(ranks)
