@@ -1,4 +1,4 @@
-"""onnx's backend models, and their gradients: what the pass takes in them.
+"""The batch norms that the recognition pass takes in onnx's backend models and their gradients.
 
     python tests/gradient_fuzz/backend_matches.py
 
@@ -34,7 +34,7 @@ def taken(model: ir.Model, *, forward_only: bool = False) -> list[str]:
     """The kinds of the batch norms that the pass takes."""
     InferTypesPass()(model)
     ImportDecomposedPass(forward_only=forward_only)(model)
-    return [one.kind for one in candidates_of(model) if one.taken]
+    return [candidate.kind for candidate in candidates_of(model) if candidate.taken]
 
 
 def graph_of(test: object) -> onnx.ModelProto:
@@ -56,18 +56,18 @@ def gradients_of(test: object) -> ir.Model | None:
 @click.command()
 @click.option("--every", default=1, help="Every n-th model alone.")
 def main(every: int) -> None:
-    """Print how many graphs there are, and how many batch norms the pass takes in them."""
+    """Print the number of graphs, and of batch norms that the pass takes in them."""
     warnings.simplefilter("ignore")
     graphs, matches = Counter(dict.fromkeys(WHAT, 0)), Counter(dict.fromkeys(WHAT, 0))
     for test in backend_tests()[::every]:
         forward, gradients = graph_of(test), gradients_of(test)
-        found = {
+        taken_kinds = {
             WHAT[0]: taken(ir.from_proto(forward)),
             WHAT[1]: taken(ir.from_proto(forward), forward_only=True),
         }
         if gradients is not None:
-            found[WHAT[2]] = taken(gradients)
-        for what, kinds in found.items():
+            taken_kinds[WHAT[2]] = taken(gradients)
+        for what, kinds in taken_kinds.items():
             graphs[what] += 1
             matches[what] += len(kinds)
             if kinds:

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from onnx.backend.test.case.test_case import TestCase
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-"""Those that are in onnx's package; the others are downloaded."""
+"""The folder of models in onnx's package; the others are downloaded."""
 NOT_TRIED = "not tried: "
 MOST_NUMBERS = 5000
-"""In what a loss is differentiated with respect to: differences of larger models take minutes."""
+"""The most elements to differentiate with respect to: differences of larger models take minutes."""
 
 
 @cache
@@ -77,7 +77,7 @@ def _model_and_inputs(test: TestCase) -> tuple[onnx.ModelProto, list[object]]:
 
 
 def case_of(test: TestCase) -> Case | str:
-    """A test as a case: its float outputs are weighted into a loss; a string says why it cannot be."""
+    """A test as a case: its float outputs are weighted into a loss; or a string with the reason why it is none."""
     model, inputs = _model_and_inputs(test)
     graph = model.graph
     if any(array is None or isinstance(array, list | dict) for array in inputs):
@@ -113,7 +113,7 @@ def case_of(test: TestCase) -> Case | str:
 
 
 def _rename_loss(model: onnx.ModelProto) -> None:
-    """Leaves the name loss to what is added."""
+    """Frees the name loss for the loss that is added."""
     for node in model.graph.node:
         for field in (node.input, node.output):
             for index, name in enumerate(field):
@@ -134,7 +134,7 @@ def _width(element: int) -> int:
 def _add_loss(
     model: onnx.ModelProto, outputs: list[tuple[onnx.ValueInfoProto, np.ndarray]], element: int, seed: int
 ) -> None:
-    """The sum of all outputs, each times random weights; those that are of no finite number get none."""
+    """The sum of all outputs, each times random weights; outputs that are not finite are left out."""
     graph, rng = model.graph, np.random.default_rng(seed)
     terms = []
     for index, (value, array) in enumerate(outputs):
@@ -153,7 +153,7 @@ def _add_loss(
 
 
 def making(every: int, index: int) -> Case | str:
-    """The test of a number; why it cannot be one, if so."""
+    """The case of a test, or the reason why it is none."""
     try:
         return case_of(backend_tests()[every * index])
     except (TypeError, ValueError) as error:
@@ -161,7 +161,7 @@ def making(every: int, index: int) -> Case | str:
 
 
 def judging(case: Case | str) -> tuple[list[Finding], Counter[str]]:
-    """What is wrong with a model, and how it ended."""
+    """Returns the finds of a model, and its outcome."""
     warnings.simplefilter("ignore")
     if isinstance(case, str):
         return [], Counter([NOT_TRIED + case])
@@ -170,7 +170,7 @@ def judging(case: Case | str) -> tuple[list[Finding], Counter[str]]:
 
 
 def run(every: int = 1) -> Iterator[tuple[str, list[Finding], str]]:
-    """Yields the name of every n-th test, what is wrong with it, and how it ended."""
+    """Yields the name of every n-th test, its finds, and its outcome."""
     tests = backend_tests()[::every]
     for index, finds, ends in run_cases(every, range(len(tests)), judging, making):
         name = tests[index].name
@@ -186,7 +186,7 @@ def _crashes(test: TestCase) -> bool:
 
 
 def table(results: list[tuple[str, list[Finding], str]]) -> list[str]:
-    """Lines of Markdown: how many models ended how, with some of their names."""
+    """Lines of Markdown: the number of models by outcome, with some of their names."""
     names = defaultdict(list)
     for name, _, end in results:
         names[end].append(name.removeprefix("test_"))
@@ -211,11 +211,11 @@ def main(only: str | None, every: int) -> None:
             print(case)
         return
     results = list(run(every))
-    found = [(name, find) for name, finds, _ in results for find in finds]
-    for name, find in found:
+    named_finds = [(name, find) for name, finds, _ in results for find in finds]
+    for name, find in named_finds:
         print(" ".join(f"FINDING {name}: {find.what}: {find.detail[:300]}".split()), file=sys.stderr)
     print("\n".join(table(results)))
-    sys.exit(1 if found else 0)
+    sys.exit(1 if named_finds else 0)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python tests/gradient_fuzz/campaign.py --count 10000 --seed 1       runs one
     python tests/gradient_fuzz/campaign.py --seed 1 --only 4711         runs one case again and shows it, minimized
 
-It prints how the graphs ended, and how many there were for each rule.
+It prints the outcomes of the graphs, and the number of graphs for each rule.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def making(campaign: int, index: int) -> Case | None:
 
 
 def judging(case: Case | None) -> tuple[list[Finding], Counter[str]]:
-    """What is wrong with a case; how it ended, and the rules that were on its way, as ``rule <domain>.<op>``."""
+    """Returns the finds of a case, its outcome, and the rules that were used, as ``rule <domain>.<op>``."""
     warnings.simplefilter("ignore")
     if case is None:
         return [], Counter(["not drawable"])
@@ -65,7 +65,7 @@ def judging(case: Case | None) -> tuple[list[Finding], Counter[str]]:
 
 
 def run(campaign: int, indices: range) -> Iterator[tuple[int, list[Finding], Counter[str]]]:
-    """Yields each case's number, what is wrong with it, and how it ended."""
+    """Yields the number of each case, its finds, and its outcome."""
     for index, finds, ends in run_cases(campaign, indices, judging, making):
         if any(find.what == "worker died" for find in finds) and crashes_forward(making(campaign, index)):
             yield index, [], Counter(["ONNX Runtime crashes at the forward graph"])
@@ -76,7 +76,7 @@ def run(campaign: int, indices: range) -> Iterator[tuple[int, list[Finding], Cou
 def _in_processes(
     campaign: int, start: int, count: int, jobs: int
 ) -> Iterator[tuple[int, list[Finding], Counter[str]]]:
-    """The same, of several processes of this program."""
+    """Yields the same, from several processes of this program."""
     share = -(-count // jobs)
     results: list[tuple[int, list[Finding], Counter[str]]] = []
     ready = threading.Semaphore(0)
@@ -153,36 +153,38 @@ def main(
     cases = (
         run(campaign, range(start, start + count)) if jobs == 1 else _in_processes(campaign, start, count, jobs)
     )
-    done, found, ends = _told(campaign, cases, record, began)
+    done, find_count, ends = _told(campaign, cases, record, began)
     for line in table(ends):
         print(line)
     seconds = time.monotonic() - began
-    print(f"{done} graphs of {count} in {seconds:.0f} s ({done / seconds:.0f} a second), {found} finds")
-    sys.exit(1 if found or done != count else 0)
+    print(f"{done} graphs of {count} in {seconds:.0f} s ({done / seconds:.0f} a second), {find_count} finds")
+    sys.exit(1 if find_count or done != count else 0)
 
 
 def _told(
     campaign: int, cases: Iterable[tuple[int, list[Finding], Counter[str]]], record: Path | None, began: float
 ) -> tuple[int, int, Counter[str]]:
     ends: Counter[str] = Counter()
-    done = found = 0
+    done = find_count = 0
     for index, finds, how in cases:
         done += 1
         ends.update(how)
         for find in finds:
-            found += 1
+            find_count += 1
             line = f"FINDING --seed {campaign} --only {index}: {find.command}: {find.what}: {find.detail[:400]}"
             print(" ".join(line.split()), flush=True)
             if record is not None:
                 with record.open("a") as file:
                     file.write(json.dumps([campaign, index, *find]) + "\n")
         if done % 1000 == 0:
-            print(f"{done} graphs, {found} finds, {done / (time.monotonic() - began):.0f} a second", flush=True)
-    return done, found, ends
+            print(
+                f"{done} graphs, {find_count} finds, {done / (time.monotonic() - began):.0f} a second", flush=True
+            )
+    return done, find_count, ends
 
 
 def table(ends: Counter[str]) -> Iterator[str]:
-    """Lines: how graphs ended, and the graphs that were right by rule."""
+    """Lines: the outcomes of graphs, and the right graphs by rule."""
     for end, number in sorted(ends.items(), key=lambda item: (-item[1], item[0])):
         if not end.startswith("rule "):
             yield f"{number:8} {end}"

@@ -1,4 +1,4 @@
-"""One case of a campaign: a forward model with a scalar loss, made of a seed and a number."""
+"""One case of a campaign: a forward model with a scalar loss, drawn from a seed and a number."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ IR_VERSION = 10
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A forward model that is differentiated, and what it is fed."""
+    """A forward model that is differentiated, and its feeds."""
 
     model: onnx.ModelProto
     feeds: Mapping[str, np.ndarray]
-    """Of the graph inputs, in their types."""
+    """The values of the graph inputs, in their types."""
     wrt: tuple[str, ...]
     frozen: tuple[str, ...] = ()
     training: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """Arrays of all that the loss may be differentiated with respect to, and of the other inputs."""
+        """Arrays of all variables of the loss, and of the other inputs."""
         initializers = {t.name: onnx.numpy_helper.to_array(t) for t in self.model.graph.initializer}
         return {**{name: initializers[name] for name in self.wrt if name in initializers}, **self.feeds}
 
@@ -65,16 +65,16 @@ class Made(NamedTuple):
 
     sketch: Sketch
     outputs: list[Value]
-    """Those of the rule that the graph was made for."""
+    """The outputs of the node that the graph was made for."""
 
 
 def rules() -> list[tuple[str, str]]:
-    """The rules in a fixed order: a case's number says which one it is made for."""
+    """The rules in a fixed order: a case's number determines the rule that it is made for."""
     return sorted(RULES)
 
 
 def make(campaign: int, index: int, focus: tuple[str, str] | None = None, element: int | None = None) -> Case:
-    """Makes the case of a number; for the rule whose turn it is, unless told otherwise."""
+    """Makes the case of a number, by default for the rule that the number determines."""
     draw = Draw("gradient", campaign, index)
     focus = focus or rules()[index % len(rules())]
     for _ in range(TRIALS):
@@ -116,8 +116,10 @@ def _first_opset(key: tuple[str, str]) -> int:
 
 def _with_loss(sketch: Sketch, focus_outputs: list[Value], focus: tuple[str, str]) -> Case:
     draw = sketch.draw
-    read = {name for node in sketch.nodes for name in node.input}
-    ends = [value for value in sketch.values if value.moving and value.name not in read and value.name[0] == "v"]
+    operands = {name for node in sketch.nodes for name in node.input}
+    ends = [
+        value for value in sketch.values if value.moving and value.name not in operands and value.name[0] == "v"
+    ]
     chosen = [value for value in focus_outputs if draw.chance(0.85)] or focus_outputs[:1]
     chosen += [value for value in ends if value not in chosen and draw.chance(0.7)]
     chosen += [value for value in sketch.values if value.moving and value not in chosen and draw.chance(0.05)]
@@ -151,12 +153,12 @@ def _term(sketch: Sketch, value: Value) -> Value:
 
 
 def _ancestors(nodes: list[onnx.NodeProto], names: set[str]) -> set[str]:
-    """The names of what some values are computed of, theirs among them."""
-    found = set(names)
+    """The names of the values that some values are computed from, and their own."""
+    ancestors = set(names)
     for node in reversed(nodes):
-        if found.intersection(node.output):
-            found.update(name for name in node.input if name)
-    return found
+        if ancestors.intersection(node.output):
+            ancestors.update(name for name in node.input if name)
+    return ancestors
 
 
 def _model(sketch: Sketch) -> onnx.ModelProto:
@@ -199,15 +201,15 @@ def _model(sketch: Sketch) -> onnx.ModelProto:
 
 
 def on_the_way(case: Case) -> Counter[tuple[str, str]]:
-    """How many nodes of each rule are between what the loss is differentiated by and the loss."""
+    """Returns the number of nodes of each rule between the variables and the loss."""
     graph = case.model.graph
     reaching = _ancestors(list(graph.node), {"loss"})
-    moving, found = set(case.wrt), Counter()
+    moving, counts = set(case.wrt), Counter()
     for node in graph.node:
         if moving.intersection(node.input) and reaching.intersection(node.output):
             moving.update(node.output)
-            found[_rule_of(case, node)] += 1
-    return found
+            counts[_rule_of(case, node)] += 1
+    return counts
 
 
 def _rule_of(case: Case, node: onnx.NodeProto) -> tuple[str, str]:

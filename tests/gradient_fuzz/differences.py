@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gradient_fuzz.cases import Case
 
 STEPS = (3e-5, 1e-5)
-"""Of a difference, along a direction of length 1 an element."""
+"""The step of a difference, along a direction of length 1 for each element."""
 ROUNDINGS = 4
 
 
@@ -28,13 +28,13 @@ class Differences:
         self.size = max(float(np.max(np.abs(array))) for array in floats)
 
     def rounding(self, unit: float) -> float:
-        """How far off the loss is where every result of a node is off by a unit, at random."""
+        """Returns the error of the loss where every result of a node is off by a unit, at random."""
         return max(abs(self._forward.loss(self._feeds, unit, seed) - self.loss) for seed in range(ROUNDINGS))
 
     def along(
         self, name: str, direction: np.ndarray, noise: float = 0.0, seed: int = 0
     ) -> tuple[float, float, bool]:
-        """The derivative, how far off it may be, and whether there is no kink."""
+        """Returns the derivative, its largest error, and whether there is no kink."""
         x = self._feeds[name]
         middle = self._forward.loss(self._feeds, noise, seed) if noise else self.loss
         slopes, bends = [], []

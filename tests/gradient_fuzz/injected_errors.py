@@ -1,8 +1,8 @@
-"""Plants an error of 1 % in each Nth gradient rule, one at a time, and prints as JSON when it is found.
+"""Adds an error of 1 % to every Nth gradient rule, one at a time, and prints when it is found, as JSON.
 
     {"<domain>.<op>": number of graphs until it is found, or null, ...}
 
-A program of its own, for a campaign forks.
+A program of its own, because a campaign forks.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 SEED = 11
 GRAPHS = 20
-"""Of a rule's own, until the error in it has to be found."""
+"""The most graphs of a rule until the error in it must be found."""
 
 
 def one_percent_more(rule: Rule) -> Rule:
-    """A rule whose gradients are too large; where they are 0, they are a hundredth of what comes in."""
+    """A rule whose gradients are too large; where they are 0, they become a hundredth of dY."""
 
     def gradients(back: Backward) -> Gradients:
         result: list[ir.Value | None] = []
@@ -62,7 +62,7 @@ def one_percent_more(rule: Rule) -> Rule:
 
 
 def judging(case: tuple[tuple[str, str], int]) -> tuple[list[Finding], Counter[str]]:
-    """Whether the error in a rule is found in one of its graphs, from a number on; how many it took is counted."""
+    """Returns whether the error in a rule is found in one of its graphs from a number on, and counts them."""
     warnings.simplefilter("ignore")
     key, first = case
     right = RULES[key]
@@ -81,7 +81,7 @@ def judging(case: tuple[tuple[str, str], int]) -> tuple[list[Finding], Counter[s
 
 
 def graphs_until_found(keys: list[tuple[str, str]]) -> dict[str, int | None]:
-    """How many graphs it takes, by rule."""
+    """Returns the number of graphs until the error is found, by rule."""
     result: dict[str, int | None] = {f"{domain}.{op_type}": None for domain, op_type in keys}
     for attempt in range(2):  # ONNX Runtime may end a worker with a forward graph
         waiting = [key for key in keys if result[".".join(key)] is None]

@@ -44,8 +44,8 @@ def compiled(
     """Returns a node as a function of its inputs, in float64.
 
     Args:
-        node: Of ONNX's domain or com.microsoft.
-        opset: The version of ONNX's.
+        node: The node, of ONNX's domain or com.microsoft.
+        opset: The version of ONNX's domain.
         frozen: Names of batch norms that use their running statistics.
         training: Names of those that use the batch's.
     """
@@ -82,7 +82,7 @@ def _silent(*_: object) -> None:
 
 
 def _old_softmax(node: onnx.NodeProto) -> Callable[..., tuple[np.ndarray, ...]]:
-    """Below opset 13 a softmax is one of a matrix, whose rows begin at the axis."""
+    """A softmax below opset 13: of a matrix, whose rows begin at the axis."""
     axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
 
     def run(x):
@@ -96,10 +96,10 @@ def _old_softmax(node: onnx.NodeProto) -> Callable[..., tuple[np.ndarray, ...]]:
 
 
 def _batch_norm(node: onnx.NodeProto) -> Callable[..., tuple[np.ndarray, ...]]:
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    epsilon = float(np.float32(given.get("epsilon", 1e-5)))
-    momentum = float(np.float32(given.get("momentum", 0.9)))
-    training = given.get("training_mode", 0)
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    epsilon = float(np.float32(attributes.get("epsilon", 1e-5)))
+    momentum = float(np.float32(attributes.get("momentum", 0.9)))
+    training = attributes.get("training_mode", 0)
 
     def run(x, scale, bias, mean, var):
         over = tuple(axis for axis in range(x.ndim) if axis != 1)
@@ -116,14 +116,14 @@ def _batch_norm(node: onnx.NodeProto) -> Callable[..., tuple[np.ndarray, ...]]:
 
 
 def _batch_norm_of_ours(node: onnx.NodeProto) -> Callable[..., tuple[np.ndarray, ...]]:
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    epsilon, momentum = (float(np.float32(given[name])) for name in ("epsilon", "momentum"))
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    epsilon, momentum = (float(np.float32(attributes[name])) for name in ("epsilon", "momentum"))
 
     def run(x, scale, bias, running_mean, running_var, axes):
         over = tuple(int(axis) for axis in axes)
         count = np.prod([x.shape[axis] for axis in over])
         mean, var = x.mean(axis=over), x.var(axis=over)
-        bessel = count / max(count - 1, 1) if given["unbiased_running_var"] else 1
+        bessel = count / max(count - 1, 1) if attributes["unbiased_running_var"] else 1
         inv_std = 1 / np.sqrt(var + epsilon)
         spread = [np.expand_dims(value, over) for value in (mean, inv_std, scale, bias)]
         new = [
@@ -139,7 +139,7 @@ class Interpreter:
     """A forward graph, ready to run in float64.
 
     Args:
-        model: Of one graph, without functions and subgraphs.
+        model: The model, without functions and subgraphs.
         frozen: Names of batch norms that use their running statistics.
         training: Names of those that use the batch's.
     """
@@ -147,7 +147,7 @@ class Interpreter:
     def __init__(
         self, model: onnx.ModelProto, frozen: Collection[str] = (), training: Collection[str] = ()
     ) -> None:
-        opset = next(each.version for each in model.opset_import if each.domain == "")
+        opset = next(entry.version for entry in model.opset_import if entry.domain == "")
         self._constants = {t.name: wide(numpy_helper.to_array(t)) for t in model.graph.initializer}
         self._steps = []
         for node in model.graph.node:
@@ -165,8 +165,8 @@ class Interpreter:
 
         Args:
             feeds: Inputs, which take the place of initializers.
-            noise: A relative error that every result of a node gets, as rounding makes it.
-            seed: The errors are a function of it.
+            noise: A relative error that is added to every result of a node, like rounding.
+            seed: The seed of the errors.
         """
         values = {**self._constants, **{name: wide(array) for name, array in feeds.items()}}
         rng = np.random.default_rng(seed) if noise else None
@@ -183,5 +183,5 @@ class Interpreter:
         return values
 
     def loss(self, feeds: Mapping[str, np.ndarray], noise: float = 0.0, seed: int = 0) -> float:
-        """The number that the graph's value ``loss`` is."""
+        """Returns the number of the graph's value ``loss``."""
         return float(np.squeeze(self.run(feeds, noise, seed)["loss"]))

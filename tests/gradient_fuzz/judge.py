@@ -1,6 +1,6 @@
-"""What is made of a case, and what is a find.
+"""The verdict on a case: right, refused, or a find.
 
-A graph is right, or refused with a reason. What is compared:
+A graph is right, or refused with a reason. Compared are
 
 - the gradients on stock ONNX Runtime, with its default optimizations and without any, with the native library and
   with nothing registered, with central differences of the forward graph in float64;
@@ -52,45 +52,45 @@ LIMITS = {
     onnx.TensorProto.FLOAT16: 5e-2,
     onnx.TensorProto.BFLOAT16: 2e-1,
 }
-"""Of a directional derivative, relative to the longest that it could be."""
+"""The largest error of a directional derivative, relative to the longest that it could be."""
 ROUNDED_LIMITS = {
     onnx.TensorProto.FLOAT: 2e-3,
     onnx.TensorProto.FLOAT16: 0.3,
     onnx.TensorProto.BFLOAT16: 0.6,
 }
-"""Where the same graph is right in float64."""
+"""The limits where the same graph is right in float64."""
 EXACT_LIMITS = {
     onnx.TensorProto.DOUBLE: 1e-5,
     onnx.TensorProto.FLOAT: 1e-5,
     onnx.TensorProto.FLOAT16: 5e-3,  # the constants of the graph are rounded to 16 bits
     onnx.TensorProto.BFLOAT16: 3e-2,
 }
-"""The same for the training graph in float64."""
+"""The limits for the training graph in float64."""
 UNITS = {
     onnx.TensorProto.DOUBLE: 1e-7,
     onnx.TensorProto.FLOAT: 6e-8,
     onnx.TensorProto.FLOAT16: 5e-4,
     onnx.TensorProto.BFLOAT16: 4e-3,
 }
-"""What rounding does to one result."""
+"""The relative error of rounding one result."""
 FLOORS = {
     onnx.TensorProto.DOUBLE: 1e-6,
     onnx.TensorProto.FLOAT: 1e-3,
     onnx.TensorProto.FLOAT16: 0.5,
     onnx.TensorProto.BFLOAT16: 1.0,
 }
-"""Of the longest derivative: where all is 0 but for rounding, there is nothing to be relative to."""
+"""The least length to compare with: where the derivatives are 0 except for rounding, there is no other."""
 
 
 _UNREACHED = re.compile("(?:does not depend on|no gradient with respect to input \\d+,) '([^']*)'")
 
 
 _RANDOM = {"Bernoulli", "Dropout", "RandomNormalLike", "RandomUniformLike"}
-"""What ONNX Runtime draws otherwise than onnx does."""
+"""Ops that ONNX Runtime draws differently from onnx."""
 
 
 class Finding(NamedTuple):
-    """What is wrong."""
+    """An error of the program."""
 
     what: str
     detail: str = ""
@@ -98,14 +98,14 @@ class Finding(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What came of a case."""
+    """The outcome of a case."""
 
     end: str
     """``right``, ``refused: <class>``, ``kink``, ``no kernel: float64`` and the like."""
     finds: list[Finding] = field(default_factory=list)
     kinks: int = 0
     reason: str = ""
-    """Of a refusal."""
+    """The message of a refusal."""
 
 
 def judge(case: Case, ways: Sequence[int] | None = None) -> Verdict:
@@ -113,7 +113,7 @@ def judge(case: Case, ways: Sequence[int] | None = None) -> Verdict:
 
     Args:
         case: The forward model.
-        ways: Which of `WAYS` to run; by default two, with all four now and then.
+        ways: The indices of `WAYS` to run; by default two, and sometimes all four.
     """
     before = _without_tensor_names(case.model)
     try:
@@ -126,7 +126,7 @@ def judge(case: Case, ways: Sequence[int] | None = None) -> Verdict:
             # The others are still to be tried.
             return judge(replace(case, wrt=tuple(name for name in case.wrt if name != unreached[1])), ways)
         return Verdict(f"refused: {_class_of(str(error))}", reason=str(error))
-    except Exception as error:  # noqa: BLE001 - that is what is looked for
+    except Exception as error:  # noqa: BLE001 - the errors to find
         return Verdict("find", [Finding("raised", f"{type(error).__name__}: {error}")])
     names = [f"{name}_grad" for name in case.wrt]
     with np.errstate(all="ignore"):
@@ -137,7 +137,7 @@ def judge(case: Case, ways: Sequence[int] | None = None) -> Verdict:
 
 
 def _without_tensor_names(model: onnx.ModelProto) -> bytes:
-    """A model's content but for the names of tensors in attributes, which mean nothing."""
+    """A model's content except the names of tensors in attributes, which mean nothing."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:
@@ -161,7 +161,7 @@ def _ways(case: Case) -> list[int]:
 def _run(
     case: Case, training: onnx.ModelProto, names: list[str], ways: Sequence[int]
 ) -> tuple[Verdict | None, dict[str, Arrays]]:
-    """The gradients by way; a verdict instead where it cannot be run though the forward graph can."""
+    """The gradients by way; or a verdict where the training graph cannot be run but the forward graph can."""
     results: dict[str, Arrays] = {}
     content = training.SerializeToString()
     for way in ways:
@@ -176,7 +176,7 @@ def _run(
             why = why_forward_fails(case, level)
             if why is None:
                 return Verdict("find", [Finding("does not run", f"{called}: {error}")]), {}
-            # It lacks a kernel for the forward graph too: formulas are checked all the same.
+            # It also lacks a kernel for the forward graph: the formulas are checked nevertheless.
             try:
                 results = {"float64": in_float64(case, training, ["loss", *names])}
             except UnsupportedNodeError as unsupported:
@@ -193,7 +193,7 @@ def _compared(  # noqa: C901 - one comparison after the other
     verdict = Verdict("right" if "float64" not in results else "right in float64")
     try:
         differences = Differences(case)
-    except Exception as error:  # noqa: BLE001 - an op, a function or a subgraph that it does not know
+    except Exception as error:  # noqa: BLE001 - an op, a function or a subgraph that it does not support
         return _by_onnx_runtime(case, results, f"{type(error).__name__}: {error}")
     if not np.isfinite(differences.loss):
         return Verdict("the loss is no number")
@@ -218,7 +218,7 @@ def _compared(  # noqa: C901 - one comparison after the other
                 continue
             try:
                 slope = slope or differences.along(wrt, direction)
-            except (TypeError, ValueError):  # a shape that is computed of it jumps
+            except (TypeError, ValueError):  # a shape that is computed from it jumps
                 slope = (0.0, np.inf, False)
             if not slope[2]:
                 verdict.kinks += 1
@@ -235,7 +235,7 @@ def _compared(  # noqa: C901 - one comparison after the other
 def _off(
     gradient: np.ndarray, direction: np.ndarray, slope: tuple[float, float, bool], floor: float = 1e-6
 ) -> float:
-    """How far a gradient is from a difference, relative to the longest derivative that it can have."""
+    """Returns the error of a gradient against a difference, relative to its longest possible derivative."""
     got = float(np.sum(gradient * direction))
     longest = max(float(np.linalg.norm(gradient) * np.linalg.norm(direction)), abs(slope[0]), floor)
     return max(abs(got - slope[0]) - 3 * slope[1], 0.0) / longest if np.isfinite(got) else np.inf
@@ -264,18 +264,19 @@ def _wrong(  # noqa: PLR0911 - one question after the other
         return Finding("wrong", detail)
     try:
         exact = wide(in_float64(case, training, [name])[name])
-    except Exception:  # noqa: BLE001 - what it cannot run is judged by what is there
+    except Exception:  # noqa: BLE001 - without it, the other results decide
         exact = None
     if exact is not None:
         least = 1e-6 if case.element not in SIXTEEN_BITS else floor
         if not _off(exact, direction, slope, least) <= EXACT_LIMITS[case.element]:
             return Finding("wrong", detail)
         # The formula is right; some kernels for double compute in float, and 16 bits leave little of a difference.
-        wanted = onnx.TensorProto.FLOAT if case.element == onnx.TensorProto.DOUBLE else case.element
+        element = onnx.TensorProto.FLOAT if case.element == onnx.TensorProto.DOUBLE else case.element
         # A gradient of 0 is a difference of terms that grow with the values of the graph.
-        if _off(gradient, direction, slope, FLOORS[wanted] * max(1.0, differences.size)) <= ROUNDED_LIMITS[wanted]:
+        floor = FLOORS[element] * max(1.0, differences.size)
+        if _off(gradient, direction, slope, floor) <= ROUNDED_LIMITS[element]:
             return None
-    # Rounding is the reason if rounding elsewhere does as much.
+    # Rounding is the reason if rounding elsewhere has as large an effect.
     unit = UNITS[case.element]
     spread = [
         abs(differences.along(name.removesuffix("_grad"), direction, unit, seed)[0] - slope[0])
@@ -287,7 +288,7 @@ def _wrong(  # noqa: PLR0911 - one question after the other
 
 
 def _other_loss(case: Case, called: str, arrays: Arrays, differences: Differences) -> Verdict:
-    """The training graph has another loss than the forward graph here: one of the two is wrong of it."""
+    """Returns a find where the training graph and the forward graph have different losses."""
     got = float(np.squeeze(wide(arrays["loss"])))
     if called == "float64":
         return Verdict("the oracle differs", reason=f"{got} in float64, {differences.loss} here")
@@ -308,7 +309,7 @@ def _other_loss(case: Case, called: str, arrays: Arrays, differences: Difference
 
 
 def _by_onnx_runtime(case: Case, results: dict[str, Arrays], reason: str) -> Verdict:
-    """Where the interpreter has no op: differences of ONNX Runtime."""
+    """Compares with differences of ONNX Runtime where the interpreter lacks an op."""
     if "float64" in results:
         return Verdict("the oracle lacks an op", reason=reason)
     session = session_of(effective(case).SerializeToString(), DISABLED, "native")
@@ -319,7 +320,7 @@ def _by_onnx_runtime(case: Case, results: dict[str, Arrays], reason: str) -> Ver
 
 
 def _against_its_own(case: Case, session: onnxruntime.InferenceSession, arrays: Arrays, reason: str) -> Verdict:
-    """Differences of ONNX Runtime, where onnx has another result for the forward graph, or none."""
+    """Compares with differences of ONNX Runtime where onnx has another result for the forward graph, or none."""
     wide_enough = case.element == onnx.TensorProto.DOUBLE
     if not wide_enough and case.element != onnx.TensorProto.FLOAT:
         return Verdict("the oracle differs", reason=reason)
@@ -352,5 +353,5 @@ _NAMES = re.compile(r"'[^']*'|\[[^\]]*\]|\([^)]*\)| node\b")
 
 
 def _class_of(message: str) -> str:
-    """A refusal without the names and shapes in it: the op and what is said of it."""
+    """A refusal without the names and shapes in it: the op and the reason."""
     return " ".join(_NAMES.sub("", message.split(";", 1)[0]).split())[:90]

@@ -1,4 +1,4 @@
-"""Makes a case smaller as long as the same is wrong with it."""
+"""Makes a case smaller while it has the same fault."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ROUNDS = 40
 
 
 def minimized(case: Case) -> Case | None:
-    """The smallest case that was found with the first thing that is wrong with one; None if nothing is."""
-    wanted = _what(case)
-    if wanted is None:
+    """Returns the smallest variant of a case with its first fault; None if it has none."""
+    expected = _what(case)
+    if expected is None:
         return None
     for _ in range(ROUNDS):
-        smaller = next((each for each in _smaller(case) if _what(each) == wanted), None)
+        smaller = next((candidate for candidate in _smaller(case) if _what(candidate) == expected), None)
         if smaller is None:
             break
         case = smaller
@@ -37,7 +37,7 @@ def minimized(case: Case) -> Case | None:
 def _what(case: Case) -> str | None:
     try:
         finds = judge(case, range(4)).finds
-    except Exception:  # noqa: BLE001 - what cannot be judged is no smaller case
+    except Exception:  # noqa: BLE001 - a model that cannot be judged is not a smaller case
         return None
     return finds[0].what if finds else None
 
@@ -54,11 +54,11 @@ def _smaller(case: Case) -> Iterator[Case]:  # noqa: C901 - one way after the ot
         model.graph.output.extend(keep)
         yield replace(case, model=model)
     values = Interpreter(case.model, case.frozen, case.training).run(case.feeds)
-    # A node's output becomes an input: what is before it goes.
+    # A node's output becomes an input: the nodes before it are removed.
     for node in reversed(graph.node[:-1]):
-        made = [name for name in node.output if name]
-        if node.op_type != "Constant" and all(values[name].dtype.kind == "f" for name in made):
-            yield _cut(case, made, values)
+        names = [name for name in node.output if name]
+        if node.op_type != "Constant" and all(values[name].dtype.kind == "f" for name in names):
+            yield _cut(case, names, values)
     # A sum becomes one of its summands.
     for node in graph.node:
         if node.op_type == "Add" and all(values[name].shape == () for name in node.input):
@@ -91,40 +91,42 @@ def _cut(case: Case, names: list[str], values: dict[str, np.ndarray]) -> Case:
 
 def _without(case: Case, node: onnx.NodeProto, name: str) -> Case:
     model = _copy(case.model)
-    nodes = [each for each in model.graph.node if each.output[0] != node.output[0]]
-    for each in nodes:
-        for index, read in enumerate(each.input):
-            if read == node.output[0]:
-                each.input[index] = name
-    kept = [onnx.NodeProto.FromString(each.SerializeToString()) for each in nodes]
+    nodes = [other for other in model.graph.node if other.output[0] != node.output[0]]
+    for other in nodes:
+        for index, operand in enumerate(other.input):
+            if operand == node.output[0]:
+                other.input[index] = name
+    kept = [onnx.NodeProto.FromString(other.SerializeToString()) for other in nodes]
     del model.graph.node[:]
     model.graph.node.extend(kept)
     return _pruned(replace(case, model=model))
 
 
 def _pruned(case: Case) -> Case:
-    """Without what the loss does not depend on."""
+    """A case without the nodes and values that the loss does not depend on."""
     graph = case.model.graph
-    wanted = {"loss"}
+    needed = {"loss"}
     nodes = []
     for node in reversed(graph.node):
-        if wanted.intersection(node.output):
-            wanted.update(name for name in node.input if name)
+        if needed.intersection(node.output):
+            needed.update(name for name in node.input if name)
             nodes.insert(0, onnx.NodeProto.FromString(node.SerializeToString()))
     del graph.node[:]
     graph.node.extend(nodes)
-    made = {name for node in nodes for name in node.output}
+    computed = {name for node in nodes for name in node.output}
     for field in (graph.input, graph.initializer, graph.output):
         kept = [
-            value for value in field if value.name in wanted and (field is not graph.output or value.name in made)
+            value
+            for value in field
+            if value.name in needed and (field is not graph.output or value.name in computed)
         ]
         del field[:]
         field.extend(kept)
     names = {node.name for node in nodes}
     return replace(
         case,
-        feeds={name: array for name, array in case.feeds.items() if name in wanted},
-        wrt=tuple(name for name in case.wrt if name in wanted),
+        feeds={name: array for name, array in case.feeds.items() if name in needed},
+        wrt=tuple(name for name in case.wrt if name in needed),
         frozen=tuple(name for name in case.frozen if name in names),
         training=tuple(name for name in case.training if name in names),
     )

@@ -1,4 +1,4 @@
-"""What campaigns have found, each as small as it gets, and right since: a model, and what it is fed."""
+"""Former finds of campaigns, minimized, and right since then: models and their feeds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gradient_fuzz.cases import Case
 
 
 class Regression(NamedTuple):
-    """A model of which a gradient was wrong, no number, or did not run."""
+    """A model of which a gradient was wrong or NaN, or did not run."""
 
     text: str
-    """In ONNX's text form, without its header; in opset 18 unless it says another."""
+    """The model in ONNX's text form, without its header; in opset 18 by default."""
     feeds: dict[str, list]
     opset: int = 18
     wrt: tuple[str, ...] = ()
-    """By default the inputs."""
+    """The variables of the loss; by default the inputs."""
 
 
 CASES = {
@@ -131,7 +131,7 @@ CASES = {
         {"x": [[[[1, 2, 3, 4], [0.5, -1, 2, -4], [2, 1, 0, -1], [3, 3, 1, 0]]]]},
     ),
 }
-"""Those of the rules, and of what is made of their nodes."""
+"""The regressions of the rules, and of later passes over their nodes."""
 
 
 def case(name: str) -> Case:

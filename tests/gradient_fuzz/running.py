@@ -45,7 +45,7 @@ def session_of(
 
 
 def effective(case: Case) -> onnx.ModelProto:
-    """The forward model with the modes of batch norms that the case asks for, and with weights as inputs."""
+    """The forward model with the modes of batch norms that the case has, and with weights as inputs."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     model.graph.input.extend(
@@ -66,7 +66,7 @@ def effective(case: Case) -> onnx.ModelProto:
 
 
 def why_forward_fails(case: Case, level: onnxruntime.GraphOptimizationLevel) -> str | None:
-    """Why ONNX Runtime does not run the forward graph; None if it does."""
+    """Returns the reason why ONNX Runtime does not run the forward graph; None if it does."""
     try:
         model = effective(case)
         session_of(model.SerializeToString(), level, "native").run(["loss"], dict(case.feeds))
@@ -76,7 +76,7 @@ def why_forward_fails(case: Case, level: onnxruntime.GraphOptimizationLevel) -> 
 
 
 def crashes_forward(case: Case) -> bool:
-    """Whether ONNX Runtime ends the process with the forward graph itself, in a fork."""
+    """Returns whether ONNX Runtime ends the process with the forward graph itself, in a fork."""
     child = os.fork()
     if child == 0:
         for level in (ALL, DISABLED):

@@ -1,4 +1,4 @@
-"""A forward graph that is being drawn: every value is computed as it is added, for the next node to go by."""
+"""A forward graph that is being drawn: every value is computed as it is added, to choose the next node."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from fuzz.draw import Draw
 
 LARGEST = 30.0
-"""Of an element: what is larger makes differences inexact."""
+"""The largest element: larger ones make differences inexact."""
 MOST_ELEMENTS = 160
 
 
 class NotDrawableError(Exception):
-    """A node came out that is of no use: its values are no numbers, too large or too many, or it cannot be."""
+    """A drawn node is not usable: it is invalid, or its values are not finite, too large or too many."""
 
 
 @dataclass(eq=False)
@@ -34,11 +34,11 @@ class Value:
 
     name: str
     array: np.ndarray
-    """What it is for the feeds, floats in float64."""
+    """Its value for the feeds, floats in float64."""
     type: int
     """ONNX's number of its element type."""
     moving: bool
-    """Whether it depends on an input or initializer that is a float."""
+    """True if it depends on an input or initializer that is a float."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,9 +63,9 @@ class Sketch:
         self.values: list[Value] = []
         """Floats of the graph's type that nodes may read."""
         self.singular = False
-        """Whether values may come out at which a derivative is infinite."""
+        """True if nodes may have infinite derivatives at their inputs."""
         self.empty = False
-        """Whether a dimension may be 0."""
+        """True if a dimension may be 0."""
         self._count = 0
         self.frozen: list[str] = []
         self.training: list[str] = []
@@ -77,7 +77,7 @@ class Sketch:
         return f"{prefix}{self._count}"
 
     def dim(self, least: int = 1, most: int = 4) -> int:
-        """A size; now and then 1, and 0 in graphs that may have empty tensors."""
+        """A size; sometimes 1, and 0 in graphs that may have empty tensors."""
         if self.empty and least <= 1 and self.draw.chance(0.25):
             return 0
         return max(least, 1) if self.draw.chance(0.15) else self.draw.randint(max(least, 1), most)
@@ -89,7 +89,7 @@ class Sketch:
     def numbers(self, shape: Sequence[int], *, positive: bool = False) -> np.ndarray:
         """Floats that the graph's type has exactly, none of them close to 0."""
         array = self.rng.standard_normal(tuple(shape))
-        # None so close to 0 that it is a kink's, and none equal to another, of which a maximum has two.
+        # None is near the kink at 0, and no two are equal, which would be a tie of a maximum.
         array = np.where(np.abs(array) < 0.05, array + 0.25, array)
         array = np.where(np.abs(array) > 3, array / 2, array)
         if positive:
@@ -111,7 +111,7 @@ class Sketch:
         return value
 
     def constant(self, array: object, element: int = onnx.TensorProto.INT64) -> Value:
-        """Something that no gradient goes to: an initializer or the output of a Constant."""
+        """A value without a gradient: an initializer or the output of a Constant."""
         array = np.asarray(array)
         if element in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
             array = array.astype(numpy_type(element))
@@ -145,25 +145,25 @@ class Sketch:
         """Adds a node.
 
         Args:
-            op_type: Its op.
-            inputs: None where one is left out; at the end they are not there at all.
-            outputs: How many it has, or for each whether it has a name.
-            domain: The op's.
-            types: The element types of the outputs; by default the graph's for floats.
-            name: The node's; by default from the op.
-            attributes: Those that are None are left out.
+            op_type: The op.
+            inputs: The inputs; None where one is left out, and removed at the end.
+            outputs: The number of outputs, or for each whether it has a name.
+            domain: The domain of the op.
+            types: The element types of the outputs; by default the graph's type for floats.
+            name: The name of the node; by default from the op.
+            attributes: The attributes; those that are None are left out.
 
         Raises:
-            NotDrawableError: It cannot be run, or what comes out is of no use.
+            NotDrawableError: It cannot be run, or its outputs are not usable.
         """
-        given = list(inputs)
-        while given and given[-1] is None:
-            given.pop()
-        self._require_types(domain, op_type, given)
+        operands = list(inputs)
+        while operands and operands[-1] is None:
+            operands.pop()
+        self._require_types(domain, op_type, operands)
         named = [True] * outputs if isinstance(outputs, int) else list(outputs)
         node = helper.make_node(
             op_type,
-            [value.name if value is not None else "" for value in given],
+            [value.name if value is not None else "" for value in operands],
             [self.fresh("v") if here else "" for here in named],
             name=name or self.fresh(f"{op_type}_"),
             domain=domain,
@@ -173,29 +173,29 @@ class Sketch:
             function = compiled(node, self.opset, self.frozen, self.training)
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                arrays = function(*(value.array if value is not None else None for value in given))
+                arrays = function(*(value.array if value is not None else None for value in operands))
         except Exception as error:
             raise NotDrawableError(f"{op_type}: {error}") from error
         arrays = [np.asarray(array) for array in arrays]
-        made = []
+        values = []
         for index, (output, array) in enumerate(zip(node.output, arrays, strict=False)):
             if array.size > MOST_ELEMENTS or (array.dtype.kind == "f" and not self._usable(array)):
                 raise NotDrawableError(f"{op_type}: {array.shape}")
             element = types[index] if types else self._type_of(array)
-            moving = any(value is not None and value.moving for value in given)
+            moving = any(value is not None and value.moving for value in operands)
             if output:
-                made.append(Value(output, array, element, moving and array.dtype.kind == "f"))
+                values.append(Value(output, array, element, moving and array.dtype.kind == "f"))
         self.nodes.append(node)
-        self.values += [value for value in made if value.type == self.element and value.array.dtype.kind == "f"]
-        return made
+        self.values += [value for value in values if value.type == self.element and value.array.dtype.kind == "f"]
+        return values
 
     def one(self, op_type: str, *inputs: Value | None, **more: object) -> Value:
         """The first output of a new node."""
         return self.emit(op_type, inputs, **more)[0]
 
-    def _require_types(self, domain: str, op_type: str, given: Sequence[Value | None]) -> None:
+    def _require_types(self, domain: str, op_type: str, operands: Sequence[Value | None]) -> None:
         allowed = _types(domain, op_type, self.opset)
-        for index, value in enumerate(given):
+        for index, value in enumerate(operands):
             if value is not None and allowed and value.type not in allowed[min(index, len(allowed) - 1)]:
                 raise NotDrawableError(f"{op_type}: input {index} is of type {value.type}")
 
@@ -210,21 +210,21 @@ class Sketch:
     # ---- what nodes read ----
 
     def some(self, accept: Callable[[Value], bool] = lambda _: True) -> Value | None:
-        """A value that is there, the last ones more often."""
+        """An existing value, the last ones more often."""
         fitting = [value for value in self.values if accept(value)]
         if not fitting:
             return None
         return fitting[-1] if self.draw.chance(0.4) else self.draw.choice(fitting)
 
     def any(self, least_rank: int = 0, most_rank: int = 4) -> Value:
-        """A value of a rank between two: one that is there or a new one."""
-        found = None
+        """A value of a rank between two: an existing or a new one."""
+        value = None
         if self.draw.chance(0.75):
-            found = self.some(lambda value: least_rank <= value.rank <= most_rank)
-        return found or self.leaf(self.dims(self.draw.randint(max(least_rank, 1), max(most_rank, 1))))
+            value = self.some(lambda value: least_rank <= value.rank <= most_rank)
+        return value or self.leaf(self.dims(self.draw.randint(max(least_rank, 1), max(most_rank, 1))))
 
     def of_shape(self, shape: Sequence[int], *, positive: bool = False, computed: float = 0.5) -> Value:
-        """A value of a shape: one that is there, one made of what is there, or a new one."""
+        """A value of a shape: an existing one, one computed from existing ones, or a new one."""
         shape = tuple(shape)
         value = None
         if self.draw.chance(computed):
@@ -253,7 +253,7 @@ class Sketch:
         return None
 
     def reduce(self, op_type: str, value: Value, axes: Sequence[int], *, keepdims: int = 1) -> Value:
-        """A reduction over axes as the opset has it."""
+        """A reduction over axes, as an input or an attribute depending on the opset."""
         if self.opset >= (13 if op_type == "ReduceSum" else 18):
             return self.one(op_type, value, self.ints(*axes), keepdims=keepdims)
         return self.one(op_type, value, axes=list(axes), keepdims=keepdims)
@@ -290,16 +290,16 @@ class Sketch:
         return tuple(result[self.draw.randint(0, len(result)) :] if self.draw.chance(0.4) else result)
 
     def axis(self, rank: int) -> int:
-        """An axis, from the front or from behind."""
+        """An axis, counted from the first or from the last."""
         return self.draw.randrange(-rank, rank)
 
     def shape_of(self, numbers: Sequence[int]) -> Value:
-        """A shape, axes or the like: most often a constant, now and then computed of one."""
+        """A shape, axes or the like: most often a constant, sometimes computed from one."""
         value = self.ints(*numbers)
         return self.one("Identity", value) if self.draw.chance(0.1) else value
 
     def maybe(self, value: object, probability: float = 0.5) -> object | None:
-        """Something or, as a default is to be taken, None."""
+        """A value, or None to use the default."""
         return value if self.draw.chance(probability) else None
 
 
@@ -310,13 +310,13 @@ def numpy_type(element: int) -> np.dtype:
 
 @cache
 def _types(domain: str, op_type: str, opset: int) -> list[set[int]]:
-    """The element types that each input of an op may have; nothing for what ONNX does not know."""
+    """The element types that each input of an op may have; empty for an op that ONNX lacks."""
     if domain:
         return []
     schema = onnx.defs.get_schema(op_type, opset, domain)
     if schema.deprecated:
         raise NotDrawableError(f"{op_type} is deprecated in opset {opset}")
-    return [{_NUMBERS[name] for name in each.types if name in _NUMBERS} for each in schema.inputs]
+    return [{_NUMBERS[name] for name in parameter.types if name in _NUMBERS} for parameter in schema.inputs]
 
 
 _NUMBERS = {
@@ -330,7 +330,7 @@ def tensor_of(value: Value) -> onnx.TensorProto:
 
 
 def first_opsets() -> dict[tuple[str, str], int]:
-    """The opset in which each op of ONNX came, by domain and name."""
+    """The opset that introduced each op of ONNX, by domain and name."""
     result: dict[tuple[str, str], int] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         key = (schema.domain, schema.name)

@@ -1,4 +1,4 @@
-"""Random graphs over all gradient rules: every find again, a short campaign, and proof that an error is found."""
+"""Random graphs over all gradient rules: former finds, a short campaign, and proof that an error is found."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_short_campaign():
     ran = _run(PROGRAM, "--count", str(SHORT), "--seed", "20240229", "--jobs", "1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert f"{SHORT} graphs of {SHORT} in" in ran.stdout
-    # It is no campaign in which all graphs are refused.
+    # Not all graphs may be refused.
     right = sum(int(number) for number in re.findall(r"^ *(\d+) right", ran.stdout, re.MULTILINE))
     assert right > SHORT * 0.7, ran.stdout
 
@@ -53,26 +53,26 @@ def test_a_case_is_its_seed_and_number():
     assert some(7)[0] != some(8)[0]
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_an_error_in_any_rule_is_found(every):
     """One percent is enough."""
     ran = _run(PROGRAM.with_name("injected_errors.py"), str(every))
     assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
-    assert len(found) == math.ceil(len(RULES) / every)
-    assert [rule for rule, graphs in found.items() if graphs is None] == []
+    graphs_of_rules = json.loads(ran.stdout)
+    assert len(graphs_of_rules) == math.ceil(len(RULES) / every)
+    assert [rule for rule, graphs in graphs_of_rules.items() if graphs is None] == []
 
 
 @pytest.mark.long
 def test_backend_models():
-    """The table in docs/measurements/backend-models.md is that of now, and nothing is wrong."""
+    """The table in docs/measurements/backend-models.md is up to date, and there are no finds."""
     ran = _run(PROGRAM.with_name("backend_models.py"))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() in DOCUMENT.read_text()
 
 
 def test_some_backend_models():
-    ran = _run(PROGRAM.with_name("backend_models.py"), "--every", "80")
+    ran = _run(PROGRAM.with_name("backend_models.py"), "--every", "200")
     assert ran.returncode == 0, ran.stderr
     assert re.search(r"^\| \d+ \| right \|", ran.stdout, re.MULTILINE), ran.stdout
 

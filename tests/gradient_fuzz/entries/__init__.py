@@ -1,4 +1,4 @@
-"""What draws a node for each gradient rule: (domain, op type) -> a function that adds one to a sketch.
+"""Functions that draw a node for each gradient rule and add it to a sketch, by (domain, op type).
 
 An op of one operand and no attributes needs no entry of its own. Any other rule that has none fails a test.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def plain(b: Sketch, op_type: str) -> list[Value]:
-    """Within the interval that the cases of the op draw from."""
+    """Draws a node within the interval that the cases of the op draw from."""
     x = b.any()
     for case in cases_of(op_type):
         within = case.draw.get("x")
@@ -65,7 +65,7 @@ OWN: dict[tuple[str, str], Entry] = {
     **shape.ENTRIES,
     **windows.ENTRIES,
 }
-"""Each returns the outputs of what it added."""
+"""The entries; each returns the outputs of the node that it added."""
 
 ENTRIES: dict[tuple[str, str], Entry] = {
     **{("", op_type): partial(plain, op_type=op_type) for op_type in plain_ops() if ("", op_type) not in OWN},

@@ -26,7 +26,7 @@ NUMBERS = {
 
 
 def step(b: Sketch, op_type: str) -> list[Value]:
-    """Most often times what it is a step of: else there is nothing to differentiate."""
+    """A step function, most often times its argument: else there is nothing to differentiate."""
     x = b.any()
     (y,) = b.emit(op_type, [x])
     return b.emit("Mul", [x, y]) if b.draw.chance(0.8) else [y]
@@ -38,7 +38,7 @@ def with_numbers(b: Sketch, op_type: str) -> list[Value]:
 
 
 def positive(b: Sketch, op_type: str) -> list[Value]:
-    """Log and Sqrt; a graph that may have singular points cuts off what is below or at 0."""
+    """Log and Sqrt; a graph that may have singular points cuts off elements that are not above 0."""
     x = b.any()
     if b.singular:
         small = b.scalar(b.draw.choice([0.0, 1e-3]))
@@ -148,7 +148,7 @@ def where(b: Sketch) -> list[Value]:
 
 
 def cast(b: Sketch) -> list[Value]:
-    """To another float type and back, for other nodes read the graph's; now and then through integers."""
+    """A cast to another float type and back, because other nodes read the graph's type; sometimes to integers."""
     x = b.any()
     kinds = [onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE]
     if b.draw.chance(0.15):
@@ -178,14 +178,14 @@ def dropout(b: Sketch) -> list[Value]:
     ratio = b.maybe(b.scalar(b.draw.choice([0.0, 0.3])), 0.7)
     training = None
     if b.draw.chance(0.6):
-        # A mask that is drawn anew in each run cannot be compared: nothing is dropped, or the node is off.
+        # A mask that is drawn again in each run cannot be compared: nothing is dropped, or the node is off.
         on = ratio is not None and float(ratio.array) == 0 and b.draw.chance(0.7)
         training = b.constant(np.asarray(on), onnx.TensorProto.BOOL)
     return b.emit("Dropout", [x, ratio, training], outputs, seed=b.maybe(7))[:1]
 
 
 def bernoulli(b: Sketch) -> list[Value]:
-    """Of probabilities that are 0 and move: nothing is random there."""
+    """Bernoulli of probabilities that are 0 and depend on the inputs: nothing is random there."""
     if b.element not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE) or b.opset > 21:
         raise NotDrawableError("ONNX Runtime has no kernel")
     x = b.leaf(b.dims(b.draw.randint(0, 3)))
@@ -201,7 +201,7 @@ def hardmax(b: Sketch) -> list[Value]:
 
 
 def random_like(b: Sketch, op_type: str) -> list[Value]:
-    """Of no width, so that it is the same in every run."""
+    """A random op of width 0, so that it is the same in every run."""
     x = b.any()
     width = {"mean": 0.5, "scale": 1e-30} if op_type == "RandomNormalLike" else {"low": 0.5, "high": 0.5}
     return b.emit("Mul", [x, b.one(op_type, x, seed=b.maybe(3.0), **width)])
@@ -213,7 +213,7 @@ def eye_like(b: Sketch) -> list[Value]:
 
 
 def range_(b: Sketch) -> list[Value]:
-    """Of limits between two elements, so that how many there are does not change."""
+    """Range with a limit between two elements, so that its length does not change."""
     start = b.of_shape(()) if b.draw.chance(0.5) else b.scalar(0.5)
     if not np.issubdtype(numpy_type(b.element), np.floating) or b.element == onnx.TensorProto.FLOAT16:
         raise NotDrawableError("Range has no 16-bit types")

@@ -16,7 +16,7 @@ FAR = 2**63 - 1
 
 
 def positions(b: Sketch, size: int, shape: tuple[int, ...], *, element: int = onnx.TensorProto.INT64) -> Value:
-    """Indices along a dimension, of which some count from its end."""
+    """Indices along a dimension, some counted from its end."""
     if size == 0 and int(np.prod(shape)):
         raise NotDrawableError("nothing to pick from")
     low = -size if b.draw.chance(0.4) else 0
@@ -80,7 +80,7 @@ def scatter_elements(b: Sketch) -> list[Value]:
         shape[at] = b.draw.randint(1, 3)
         indices = b.rng.integers(-x.shape[at], x.shape[at], shape)
     else:
-        # Where several updates have one place, which of them stays is not said.
+        # Of several updates at one place, ONNX does not define which one stays.
         lines = np.moveaxis(np.zeros(shape, np.int64), at, -1)
         for place in np.ndindex(lines.shape[:-1]):
             lines[place] = b.rng.permutation(x.shape[at])[: shape[at]]
@@ -105,12 +105,12 @@ def scatter_nd(b: Sketch) -> list[Value]:
 
 
 def drawn_reduction(b: Sketch) -> str | None:
-    known = ["none"]
+    reductions = ["none"]
     if b.opset >= 16 and b.element in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
-        known += ["add", "add", "mul"]
-    if b.opset >= 18 and len(known) > 1:
-        known += ["max", "min"]
-    return b.maybe(b.draw.choice(known), 0.7) if b.opset >= 16 else None
+        reductions += ["add", "add", "mul"]
+    if b.opset >= 18 and len(reductions) > 1:
+        reductions += ["max", "min"]
+    return b.maybe(b.draw.choice(reductions), 0.7) if b.opset >= 16 else None
 
 
 def slice_(b: Sketch) -> list[Value]:
@@ -136,10 +136,10 @@ def slice_(b: Sketch) -> list[Value]:
         pairs = [(min(s, e), max(s, e)) for s, e in zip(starts, ends, strict=True)]
         starts, ends = [p[0] for p in pairs], [p[1] for p in pairs]
     steps_in = None if one_step else b.shape_of(steps)
-    made = b.emit("Slice", [x, b.shape_of(starts), b.shape_of(ends), axes_in, steps_in])
-    if made[0].array.size == 0 and not b.empty:
+    outputs = b.emit("Slice", [x, b.shape_of(starts), b.shape_of(ends), axes_in, steps_in])
+    if outputs[0].array.size == 0 and not b.empty:
         raise NotDrawableError("an empty slice")
-    return made
+    return outputs
 
 
 def cum_sum(b: Sketch) -> list[Value]:

@@ -16,7 +16,7 @@ def softmax(b: Sketch, op_type: str) -> list[Value]:
     x = b.any(1)
     if b.singular and b.opset >= 13 and op_type == "Softmax":
         masked = np.where(b.rng.random(x.shape) < 0.3, -np.inf, 0.0)
-        # Added as it is: the sketch takes no infinities as what a node makes.
+        # Added directly: the sketch refuses infinities as outputs of a node.
         bias = b.constant(np.where(np.isfinite(masked), 0.0, -25.0), b.element)
         x = b.one("Add", x, bias)
     default = x.rank > 1 or b.opset >= 13

@@ -15,7 +15,7 @@ EPSILONS = (1e-5, 1e-3, 0.1)
 
 
 def batch_norm(b: Sketch) -> list[Value]:
-    """In inference or training mode, as its attribute or an option says."""
+    """A BatchNormalization in inference or training mode, by its attribute or an option."""
     x = b.any(2, 5)
     return _batch_norm(b, x, training=b.opset >= 14 and b.draw.chance(0.4))
 
@@ -41,7 +41,7 @@ def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:
     if not training and b.draw.chance(0.2) and x.array.size:
         statistics = _computed_statistics(b, x)
     name = b.fresh("bn")
-    # What the attribute says, and what an option makes of it.
+    # The mode of the attribute, and the mode by the options.
     written = training
     if b.opset >= 14 and b.draw.chance(0.25):
         written = not training
@@ -50,7 +50,7 @@ def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:
     if written and b.draw.chance(0.6):
         outputs = [True, b.draw.chance(0.6), True]
     elif written and b.opset < 18:
-        # onnx's version converter does not come back from fewer.
+        # onnx's version converter does not restore them from fewer.
         outputs = [True, True, True]
     return b.emit(
         "BatchNormalization",
@@ -64,7 +64,7 @@ def _batch_norm(b: Sketch, x: Value, *, training: bool) -> list[Value]:
 
 
 def batch_norm_of_ours(b: Sketch) -> list[Value]:
-    """What `rewrite` makes of other systems' batch norms: over any axes but the channels'."""
+    """A batch norm as `rewrite` writes those of other systems: over any axes except the channels."""
     x = b.any(2, 5)
     channel = b.draw.choice([1, x.rank - 1])
     axes = [axis for axis in range(x.rank) if axis != channel]
@@ -100,17 +100,17 @@ def _constant(b: Sketch, channels: tuple[int, ...]) -> Value:
 
 
 def _statistic(b: Sketch, channels: tuple[int, ...], *, positive: bool = False) -> Value:
-    """Most often an initializer that nothing else reads, as a training run has it; else whatever there is."""
+    """A statistic: most often an initializer that nothing else reads, as in a training run; else any value."""
     if b.draw.chance(0.25):
         value = b.of_shape(channels, positive=positive)
         if value not in (*b.inputs, *b.initializers):
             return value
-        # A statistic that is a weight too becomes an input of its own, which is another function of the weight.
+        # A statistic that is also a weight becomes an input of its own, which changes the function of the weight.
     return b.constant(b.numbers(channels, positive=positive), b.element)
 
 
 def _computed_statistics(b: Sketch, x: Value) -> list[Value | None]:
-    """Those of the batch, as exporters write them."""
+    """The statistics of the batch, as exporters write them."""
     over = [axis for axis in range(x.rank) if axis != 1]
     mean = b.reduce("ReduceMean", x, over, keepdims=1)
     centered = b.one("Sub", x, mean)
@@ -173,7 +173,7 @@ def layer_norm(b: Sketch) -> list[Value]:
 
 
 def _repeated(b: Sketch, shape: tuple[int, ...], x: Value) -> tuple[int, ...]:
-    """A shape for a scale or a bias, now and then one that is repeated to that of the data."""
+    """A shape for a scale or a bias, sometimes one that is repeated to the shape of the data."""
     return b.broadcast_to(b.draw.choice([shape, x.shape])) if b.draw.chance(0.25) else shape
 
 

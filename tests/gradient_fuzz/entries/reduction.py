@@ -42,22 +42,22 @@ def reduction(b: Sketch, op_type: str) -> list[Value]:
     if b.draw.chance(0.2):
         axes = None
     noop = b.maybe(b.draw.choice([0, 1]), 0.3) if with_input else None
-    # Reduced over nothing, some compute what is left and some pass on.
+    # For a reduction over no axes, some runtimes compute the rest and some return the input.
     if axes is not None and not axes and not with_input:
         axes = None
-    given = None if axes is None or not with_input else b.shape_of(axes)
+    axes_in = None if axes is None or not with_input else b.shape_of(axes)
     if noop and not axes and op_type not in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"):
         raise NotDrawableError("releases differ")
-    made = b.emit(
+    outputs = b.emit(
         op_type,
-        [x, given],
+        [x, axes_in],
         keepdims=keepdims,
         axes=axes if not with_input else None,
         noop_with_empty_axes=noop,
     )
-    if op_type == "ReduceL2" and not np.all(made[0].array > 0.01):
+    if op_type == "ReduceL2" and not np.all(outputs[0].array > 0.01):
         raise NotDrawableError("a length of 0")
-    return made
+    return outputs
 
 
 def pooled(b: Sketch, op_type: str) -> list[Value]:

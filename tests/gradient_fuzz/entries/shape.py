@@ -1,4 +1,4 @@
-"""Ops that move elements, repeat them or put them together."""
+"""Ops that only move or copy elements."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ def split(b: Sketch) -> list[Value]:
     outputs = [b.draw.chance(0.75) for _ in range(parts)]
     if not any(outputs):
         outputs[-1] = True
-    given = b.maybe(axis, 0.5) if axis in (0, -x.rank) else axis
+    axis_attribute = b.maybe(axis, 0.5) if axis in (0, -x.rank) else axis
     if b.draw.chance(0.5) or b.opset < 13:
         cuts = sorted(b.draw.randint(0, size) for _ in range(parts - 1))
         lengths = [end - begin for begin, end in zip([0, *cuts], [*cuts, size], strict=True)]
         if b.opset < 13:
-            return b.emit("Split", [x], outputs, axis=given, split=lengths)
-        return b.emit("Split", [x, b.shape_of(lengths)], outputs, axis=given)
+            return b.emit("Split", [x], outputs, axis=axis_attribute, split=lengths)
+        return b.emit("Split", [x, b.shape_of(lengths)], outputs, axis=axis_attribute)
     if b.opset >= 18:
         if (parts - 1) * -(-size // parts) > size:
             raise NotDrawableError("more parts than elements")
-        return b.emit("Split", [x], outputs, axis=given, num_outputs=parts)
+        return b.emit("Split", [x], outputs, axis=axis_attribute, num_outputs=parts)
     if size % parts:
         raise NotDrawableError("no equal parts")
-    return b.emit("Split", [x], outputs, axis=given)
+    return b.emit("Split", [x], outputs, axis=axis_attribute)
 
 
 def reshape(b: Sketch) -> list[Value]:
     x = b.any(0)
     total = x.array.size
-    wanted: list[int] = []
+    sizes: list[int] = []
     rest = total
     for _ in range(b.draw.randint(0, 3)):
         factors = [f for f in range(1, rest + 1) if rest and rest % f == 0] or [0]
-        wanted.append(b.draw.choice(factors))
-        rest = rest // wanted[-1] if wanted[-1] else 0
-    wanted.append(rest)
+        sizes.append(b.draw.choice(factors))
+        rest = rest // sizes[-1] if sizes[-1] else 0
+    sizes.append(rest)
     if total == 0:
-        wanted = list(x.shape[::-1])
-    numbers, allowzero = list(wanted), None
+        sizes = list(x.shape[::-1])
+    numbers, allowzero = list(sizes), None
     if total and b.draw.chance(0.4):
         numbers[b.draw.randrange(len(numbers))] = -1
     if total and b.draw.chance(0.3):
-        same = [axis < x.rank and x.shape[axis] == size for axis, size in enumerate(wanted)]
+        same = [axis < x.rank and x.shape[axis] == size for axis, size in enumerate(sizes)]
         numbers = [0 if keep and n != -1 else n for keep, n in zip(same, numbers, strict=True)]
-    if 0 in wanted:
+    if 0 in sizes:
         if b.opset < 14:
             raise NotDrawableError("a size of 0")
         allowzero = 1
@@ -117,8 +117,8 @@ def transpose(b: Sketch) -> list[Value]:
 
 def expand(b: Sketch) -> list[Value]:
     x = b.any(0)
-    wanted = [size if size != 1 or b.draw.chance(0.4) else b.dim(1, 3) for size in x.shape]
-    numbers = [1 if b.draw.chance(0.3) else size for size in wanted]
+    sizes = [size if size != 1 or b.draw.chance(0.4) else b.dim(1, 3) for size in x.shape]
+    numbers = [1 if b.draw.chance(0.3) else size for size in sizes]
     if b.draw.chance(0.4):
         numbers = [b.dim(1, 3), *numbers]
     elif numbers and b.draw.chance(0.2):

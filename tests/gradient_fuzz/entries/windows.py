@@ -25,7 +25,7 @@ def _window(
         dilations = [1] * rank
     attributes: dict[str, object] = {"strides": b.maybe([b.draw.randint(1, 3) for _ in spatial], 0.6)}
     if padding.startswith("SAME"):
-        # ONNX Runtime takes no negative pads, which a stride beyond the kernel may need.
+        # ONNX Runtime refuses negative pads, which a stride beyond the kernel may need.
         attributes["strides"] = b.maybe([b.draw.randint(1, k) for k in kernel], 0.6)
     if any(d > 1 for d in dilations) or b.draw.chance(0.2):
         attributes["dilations"] = dilations
@@ -38,11 +38,11 @@ def _window(
 
 
 def _data(b: Sketch, channels: int | None = None, least: int = 2) -> Value:
-    """[N, C, ...] with one to three spatial dimensions."""
+    """Data [N, C, ...] with one to three spatial dimensions."""
     if channels is None and b.draw.chance(0.5):
-        found = b.some(lambda v: 3 <= v.rank <= 5 and min(v.shape[1:]) >= 1 and v.array.size <= 100)
-        if found is not None:
-            return found
+        data = b.some(lambda v: 3 <= v.rank <= 5 and min(v.shape[1:]) >= 1 and v.array.size <= 100)
+        if data is not None:
+            return data
     rank = b.draw.choice([1, 2, 2, 2, 3])
     size = {1: (least, 6), 2: (least, 5), 3: (1, 3)}[rank]
     shape = (b.dim(1, 2), channels or b.draw.randint(1, 4), *(b.draw.randint(*size) for _ in range(rank)))
@@ -70,10 +70,10 @@ def conv_transpose(b: Sketch) -> list[Value]:
     x = _data(b, least=1)
     channels, spatial = x.shape[1], x.shape[2:]
     group = b.draw.choice([g for g in range(1, channels + 1) if channels % g == 0])
-    each = b.draw.randint(1, 2)
+    group_outputs = b.draw.randint(1, 2)
     kernel = tuple(b.draw.randint(1, 3) for _ in spatial)
-    w = b.of_shape((channels, each, *kernel), computed=0.3)
-    bias = b.of_shape((group * each,)) if b.draw.chance(0.5) else None
+    w = b.of_shape((channels, group_outputs, *kernel), computed=0.3)
+    bias = b.of_shape((group * group_outputs,)) if b.draw.chance(0.5) else None
     strides = [b.draw.randint(1, 3) for _ in spatial]
     dilations = [b.draw.choice([1, 1, 2]) for _ in spatial]
     attributes: dict[str, object] = {"strides": strides if max(strides) > 1 else b.maybe(strides)}
@@ -136,10 +136,10 @@ COORDINATES = (
 def resize(b: Sketch) -> list[Value]:  # noqa: C901 - one draw after the other
     x = _data(b, least=1) if b.draw.chance(0.7) else b.any(1)
     mode = b.draw.choice(["nearest", "linear", "linear", "cubic"])
-    known = COORDINATES if b.opset >= 19 else COORDINATES[:5]
+    coordinates = COORDINATES if b.opset >= 19 else COORDINATES[:5]
     attributes: dict[str, object] = {
         "mode": b.maybe("nearest") if mode == "nearest" else mode,
-        "coordinate_transformation_mode": b.maybe(b.draw.choice(known), 0.7),
+        "coordinate_transformation_mode": b.maybe(b.draw.choice(coordinates), 0.7),
     }
     crop = attributes["coordinate_transformation_mode"] == "tf_crop_and_resize"
     if mode == "nearest":
@@ -178,10 +178,10 @@ def resize(b: Sketch) -> list[Value]:  # noqa: C901 - one draw after the other
             1.0 if a in keep or b.draw.chance(0.3) else b.draw.choice([0.5, 1.5, 2.0, 0.7, 2.3]) for a in chosen
         ]
         inputs = [x, roi, b.constant(np.asarray(factors), onnx.TensorProto.FLOAT)]
-    made = b.emit("Resize", inputs, **attributes)
-    if made[0].array.size == 0 and x.array.size:
+    outputs = b.emit("Resize", inputs, **attributes)
+    if outputs[0].array.size == 0 and x.array.size:
         raise NotDrawableError("nothing is left")
-    return made
+    return outputs
 
 
 def grid_sample(b: Sketch) -> list[Value]:
