@@ -249,9 +249,11 @@ def _require_batches(plan: Plan, training: Dataset, validation: Dataset | None, 
     batches = training.count(plan.batch_size, drop_last=plan.drop_last)
     fixed = None if validation is None else validation.batch_size
     if not batches:
-        raise InputError(f"{len(training)} samples make no batch of {plan.batch_size}; expected more data")
+        raise InputError(
+            f"{len(training)} samples are too few for a batch of {plan.batch_size}; expected more data"
+        )
     if validation is not None and not validation.count(fixed or 1, drop_last=True):
-        raise InputError(f"{len(validation)} samples make no batch of {fixed or 1}; expected more data")
+        raise InputError(f"{len(validation)} samples are too few for a batch of {fixed or 1}; expected more data")
     last = len(training) % plan.batch_size
     smallest = plan.batch_size if plan.drop_last or not last else last
     if smallest < ranks:
@@ -268,7 +270,7 @@ def _updates(plan: Plan, training: Dataset, trainer: Trainer) -> int:
     updates = steps // trainer.info.accumulate
     if not updates:
         raise InputError(
-            f"{steps} steps make no update of the weights, which takes {trainer.info.accumulate} "
+            f"{steps} steps are too few for an update of the weights, which takes {trainer.info.accumulate} "
             "in this training step; expected more epochs or data"
         )
     return updates

@@ -186,7 +186,7 @@ def test_a_run_without_an_update_is_refused(command):
     bngrad.training_step(network(), accumulate=100).save("rare.onnx")
     code, _, err = command("train", "rare.onnx", *TRAIN[2:], "--epochs", "1", "--batch-size", "22")
     assert code == 2
-    assert "2 steps make no update of the weights, which takes 100" in err
+    assert "2 steps are too few for an update of the weights, which takes 100" in err
 
 
 def test_the_best_state_of_the_resumed_run_is_kept(command):
@@ -645,7 +645,7 @@ REFUSED = {
     "model-for-data": (["--data", "step.onnx", "--learning-rate", "1"], "step.onnx is not an .npz file"),
     "no-epochs": ([*TRAIN[2:], "--epochs", "0"], "Invalid value for '--epochs': 0 is not in the range x>=1"),
     "no-batch": ([*TRAIN[2:], "--batch-size", "0"], "Invalid value for '--batch-size'"),
-    "large-batch": ([*TRAIN[2:], "--batch-size", "99", "--drop-last"], "44 samples make no batch of 99"),
+    "large-batch": ([*TRAIN[2:], "--batch-size", "99", "--drop-last"], "44 samples are too few for a batch of 99"),
     "patience": ([*TRAIN[2:], "--patience", "2"], "--patience needs a validation loss; give --validation or"),
     "two-validations": (
         [*TRAIN[2:], "--validation", "valid.npz", "--validation-split", "0.5"],
