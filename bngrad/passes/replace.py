@@ -56,8 +56,8 @@ class Emitter(NodeMaker):
         """
         for index, value in enumerate(self._node.outputs):
             if index not in outputs and (value.uses() or value.is_graph_output()):
-                allowed = ", ".join(str(self._node.outputs[i].name) for i in sorted(outputs)) or "its inputs"
-                reason = f"its output {value.name!r} is used; expected none but {allowed}"
+                replaced = ", ".join(str(self._node.outputs[i].name) for i in sorted(outputs)) or "its inputs"
+                reason = f"its output {value.name!r} is used; expected only {replaced}"
                 raise_refusals([(self._node, reason)])
         for index, value in outputs.items():
             old = self._node.outputs[index]
