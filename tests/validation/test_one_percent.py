@@ -142,14 +142,16 @@ class OnePercentOff:
 @every_value(name=WRT, against=["reference", "numeric"])
 def test_one_percent_by_onnxruntime_is_found(name, against, monkeypatch):
     right = stock.session
-    monkeypatch.setattr(stock, "session", lambda *arguments: OnePercentOff(right(*arguments), f"{name}_grad"))
+    monkeypatch.setattr(
+        stock, "session", lambda *arguments, **options: OnePercentOff(right(*arguments, **options), f"{name}_grad")
+    )
     report = bngrad.validate(network(), wrt=WRT, against=against, implementation="function")
     failed = {check.name: {row.tensor for row in check.failures} for check in report.checks if check.failures}
     assert failed == {"on stock ONNX Runtime": {f"{name}_grad"}}
 
 
 def test_what_onnxruntime_does_not_run_is_found(monkeypatch):
-    def refuse(*_arguments):
+    def refuse(*_arguments, **_options):
         raise RuntimeError("no kernel\nfor this")
 
     monkeypatch.setattr(stock, "session", refuse)
