@@ -1,4 +1,4 @@
-"""Attention whose mask leaves a row nothing to attend to: zeros in PyTorch, and a mean or NaN by its exporter."""
+"""Attention with fully masked rows: zeros in PyTorch, and a mean or NaN by its exporter."""
 
 from __future__ import annotations
 

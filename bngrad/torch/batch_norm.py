@@ -1,8 +1,8 @@
 """PyTorch's batch norm in training mode, as ONNX.
 
 `torch.onnx.export` writes ``aten._native_batch_norm_legit_functional`` in inference mode and without its new
-running statistics. `batch_norm` has it as BatchNormalization with training_mode = 1. Its running variance is the
-biased one in ONNX and the unbiased one in PyTorch; `bngrad.differentiate` follows the model's producer, PyTorch.
+running statistics. `batch_norm` writes it as BatchNormalization with training_mode = 1. Its running variance is
+biased in ONNX and unbiased in PyTorch; `bngrad.differentiate` follows the model's producer, PyTorch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def batch_norm(
     input: Any,  # noqa: A002, ANN401 - PyTorch's name; of onnxscript's
-    weight: Any = None,  # noqa: ANN401 - PyTorch 2.9 gives None to parameters with a default alone
+    weight: Any = None,  # noqa: ANN401 - PyTorch 2.9 gives None only to parameters with a default
     bias: Any = None,  # noqa: ANN401
     running_mean: Any = None,  # noqa: ANN401
     running_var: Any = None,  # noqa: ANN401
@@ -73,24 +73,24 @@ def stop_statistics(graph: ir.Graph) -> None:
 
 
 _FORWARDS: tuple[Any, ...] = (_BatchNorm.forward, torch.nn.SyncBatchNorm.forward)
-"""Those of subclasses are the user's."""
+"""The forward passes that are PyTorch's own; those of subclasses are the user's."""
 
 
 @contextmanager
 def cumulative_averages(module: torch.nn.Module) -> Iterator[None]:
     """Lets `torch.export` trace batch norms with momentum=None, which compute a momentum from their count."""
     patched = [
-        one
-        for one in module.modules()
-        if type(one).forward in _FORWARDS and one.momentum is None and one.track_running_stats
+        layer
+        for layer in module.modules()
+        if type(layer).forward in _FORWARDS and layer.momentum is None and layer.track_running_stats
     ]
-    for one in patched:
-        vars(one)["forward"] = MethodType(_cumulative_average, one)
+    for layer in patched:
+        vars(layer)["forward"] = MethodType(_cumulative_average, layer)
     try:
         yield
     finally:
-        for one in patched:
-            vars(one).pop("forward", None)
+        for layer in patched:
+            vars(layer).pop("forward", None)
 
 
 def _cumulative_average(self: Any, input: torch.Tensor) -> Any:  # noqa: A002, ANN401 - PyTorch's name

@@ -54,10 +54,10 @@ def capture(
     """Exports a module, without optimizations.
 
     Args:
-        module: What takes ``example.arguments``.
+        module: A module that takes ``example.arguments``.
         example: The arguments.
-        dynamic: Which dimensions stay symbolic.
-        missing: See `write_onnx`.
+        dynamic: The dimensions that stay symbolic.
+        missing: As `write_onnx` takes it.
 
     Returns:
         The ONNX model, whose parameters and buffers are initializers under their names in ``module``, and the
@@ -96,8 +96,8 @@ def write_onnx(
     Args:
         program: The program.
         table: Translations of ops that take precedence over the exporter's.
-        missing: Where the errors go of ops that cannot be written, so that all are found: such an op becomes a
-            copy of its first operand. None to raise the first.
+        missing: Receives an error for each op that cannot be written, which becomes a copy of its first operand;
+            None to raise the first error.
 
     Raises:
         ModelError: PyTorch's exporter fails.
@@ -105,7 +105,7 @@ def write_onnx(
     """
     with quiet():
         try:
-            made = torch.onnx.export(
+            exported = torch.onnx.export(
                 program,
                 dynamo=True,
                 optimize=False,
@@ -117,22 +117,22 @@ def write_onnx(
             for cause in _causes(error):
                 if isinstance(cause, BngradError):
                     raise cause from None
-            found = _NO_FUNCTION.search("\n".join(map(str, _causes(error))))
-            if found:
+            match = _NO_FUNCTION.search("\n".join(map(str, _causes(error))))
+            if match:
                 refused = UnsupportedNodeError(
-                    f"PyTorch's exporter cannot write {found[1]} as ONNX; expected ops that torch.onnx.export "
+                    f"PyTorch's exporter cannot write {match[1]} as ONNX; expected ops that torch.onnx.export "
                     "supports"
                 )
-                packet = operator.attrgetter(found[1].replace("::", "."))(torch.ops)
-                overload = getattr(packet, found[2], None)
+                packet = operator.attrgetter(match[1].replace("::", "."))(torch.ops)
+                overload = getattr(packet, match[2], None)
                 if missing is None or overload is None or overload in table:
                     raise refused from error
                 missing.append(refused)
                 copies = _copy_of_first(len(overload._schema.returns))
                 return write_onnx(program, {**table, overload: copies}, missing)
             raise ModelError(f"torch.onnx.export cannot write the module: {first_line(error)}") from error
-        assert made is not None, "it was not asked to write a file"  # noqa: S101
-        model: ir.Model = made.model
+        assert exported is not None, "it was not asked to write a file"  # noqa: S101
+        model: ir.Model = exported.model
         return model
 
 
@@ -147,7 +147,7 @@ def _copy_of_first(outputs: int) -> Callable[..., Any]:
 
 
 def _turn_on_dropout(graph: ir.Graph) -> None:
-    """Makes the Dropout of attention one in training mode: the exporter leaves the mode out, so it is off."""
+    """Puts the Dropout of attention in training mode: the exporter leaves the mode out, so it is off."""
     for node in graph:
         if node.op_type == "Dropout" and (len(node.inputs) < 3 or node.inputs[2] is None):
             node.resize_inputs(3)
@@ -157,7 +157,7 @@ def _turn_on_dropout(graph: ir.Graph) -> None:
 
 
 def clean_up(model: ir.Model) -> None:
-    """Computes what is constant, which the exporter wrote as nodes, and removes what nothing reads.
+    """Computes constant values, which the exporter wrote as nodes, and removes unused nodes.
 
     Initializers that are graph inputs are neither computed with nor merged with equal ones.
     """
@@ -183,29 +183,29 @@ def _remove_zero_biases(graph: ir.Graph) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps what PyTorch's exporters tell of their own affairs from the user."""
+    """Silences the exporters' own logging and warnings."""
     loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [one.level for one in loggers]
+    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        for one in loggers:
-            one.setLevel(logging.CRITICAL)
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         try:
             yield
         finally:
-            for one, level in zip(loggers, levels, strict=True):
-                one.setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that caused it."""
+    """An error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, in a line: the innermost cause has it."""
+    """The first line of the innermost cause's message, with its type."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -61,7 +61,7 @@ def compare_steps(
         example: The arguments.
         model: The exported forward model.
         trained: The parameters that are trained, by the user's names.
-        steps: The number of steps; between them the weights move, as PyTorch's gradients say.
+        steps: The number of steps; between them the weights move along PyTorch's gradients.
         limit: The largest measure that passes.
     """
     check = Check("PyTorch", unit="x PyTorch's own error", limit=limit, required=True)
@@ -69,11 +69,11 @@ def compare_steps(
     if left := random_nodes(quiet):
         check.skipped = f"{describe(left[0])} draws other numbers than PyTorch"
         return check
-    made = differentiate(quiet, defaults=False)
-    outputs = {made.loss: LOSS}
-    outputs |= {output: gradient_name(name) for name, output in made.gradients.items()}
-    outputs |= {output: f"{name}{NEW}" for name, output in made.running_statistics.items()}
-    run_graph = graph_runner(made.model, outputs)
+    graph = differentiate(quiet, defaults=False)
+    outputs = {graph.loss: LOSS}
+    outputs |= {output: gradient_name(name) for name, output in graph.gradients.items()}
+    outputs |= {output: f"{name}{NEW}" for name, output in graph.running_statistics.items()}
+    run_graph = graph_runner(graph.model, outputs)
     with nullcontext() if quiet is model else NothingRandom():
         compare_graph(check, forward, example, run_graph, trained, steps=steps)
     return check
@@ -87,7 +87,7 @@ def graph_runner(model: ir.Model, outputs: Mapping[str, str]) -> Callable[[Array
         outputs: The name under which the function returns each output.
     """
     run = _session(model)
-    inputs = [one.name for one in run.get_inputs()]
+    inputs = [argument.name for argument in run.get_inputs()]
 
     def run_graph(feeds: Arrays) -> Arrays:
         values = run.run(list(outputs), {name: feeds[name] for name in inputs})
@@ -117,27 +117,27 @@ def compare_graph(
         steps: The number of steps.
     """
     # In float64, PyTorch's own error is that of float32: a gradient that is 0 but for rounding has a size then.
-    double = any(one.dtype == torch.float64 for one in forward.tensors().values())
+    double = any(tensor.dtype == torch.float64 for tensor in forward.tensors().values())
 
     def run(state: State) -> Results:
         own = run_eager(forward, example, trained, state=state, dtype=torch.float32 if double else None)
         exact = run_eager(forward, example, trained, state=state, dtype=torch.float64)
-        got = run_graph(example.feeds() | {name: one.cpu().numpy() for name, one in state.items()})
+        got = run_graph(example.feeds() | {name: tensor.cpu().numpy() for name, tensor in state.items()})
         return Results(got, _arrays(own), _expected(_arrays(exact), got, state))
 
     def varied(state: State, seed: int) -> State:
         generator = torch.Generator().manual_seed(seed)
         return {
-            name: one * (1 + _VARIED * torch.randn(one.shape, generator=generator).to(one))
+            name: tensor * (1 + _VARIED * torch.randn(tensor.shape, generator=generator).to(tensor))
             if name in trained
-            else one
-            for name, one in state.items()
+            else tensor
+            for name, tensor in state.items()
         }
 
     float32_error(
         check,
         run,
-        {name: one.detach().clone() for name, one in forward.tensors().items()},
+        {name: tensor.detach().clone() for name, tensor in forward.tensors().items()},
         steps=steps,
         following=_following,
         varied=varied,
@@ -154,20 +154,20 @@ def _session(model: ir.Model) -> InferenceSession:
         raise
     except Exception as error:  # of ONNX Runtime, which has no base class for them
         raise ModelError(
-            f"ONNX Runtime refuses the training graph, perhaps for a type that it has no kernel for: "
+            "ONNX Runtime refuses the training graph, perhaps for a type that it has no kernel for: "
             f"{first_line(error)}"
         ) from error
 
 
 def _arrays(eager: Eager) -> dict[str, NDArray[Any]]:
-    found = {LOSS: eager.loss}
-    found |= {gradient_name(name): one for name, one in eager.gradients.items()}
-    found |= {f"{name}{NEW}": one for name, one in eager.new.items()}
-    return {name: one.cpu().numpy() for name, one in found.items()}
+    tensors = {LOSS: eager.loss}
+    tensors |= {gradient_name(name): gradient for name, gradient in eager.gradients.items()}
+    tensors |= {f"{name}{NEW}": value for name, value in eager.new.items()}
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
 
 
 def _expected(exact: Arrays, got: Arrays, state: State) -> dict[str, NDArray[Any]]:
-    """What a training graph has to have: the loss, nonzero gradients, and floats that change."""
+    """The values that a training graph must have: the loss, nonzero gradients, and floats that change."""
 
     def is_needed(name: str, value: NDArray[Any]) -> bool:
         if name in got or name == LOSS:
@@ -188,13 +188,13 @@ def _following(state: State, results: Results) -> State:
     """The state after a step of PyTorch's, whose update has a fixed size relative to each weight."""
     own = results.float32
     following = {}
-    for name, one in state.items():
-        following[name] = one
+    for name, tensor in state.items():
+        following[name] = tensor
         if (new := own.get(f"{name}{NEW}")) is not None:
-            following[name] = torch.as_tensor(new, device=one.device, dtype=one.dtype)
+            following[name] = torch.as_tensor(new, device=tensor.device, dtype=tensor.dtype)
         elif (gradient := own.get(gradient_name(name))) is not None:
             size = float(np.linalg.norm(gradient.astype(np.float64)))
             if np.isfinite(size) and size > 0:
-                update = torch.as_tensor(gradient, device=one.device, dtype=one.dtype)
-                following[name] = one - update * (_STEP * float(one.norm()) / size)
+                update = torch.as_tensor(gradient, device=tensor.device, dtype=tensor.dtype)
+                following[name] = tensor - update * (_STEP * float(tensor.norm()) / size)
     return following

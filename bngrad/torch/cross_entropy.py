@@ -1,7 +1,7 @@
-"""Writes PyTorch's cross entropy in smaller ops, where its exporter has it wrong.
+"""Writes PyTorch's cross entropy in smaller ops, where its exporter writes it wrongly.
 
-`torch.onnx.export` makes every one of them a SoftmaxCrossEntropyLoss: without label smoothing, with targets that
-are probabilities as if they were labels, and, without reduction, with the shape of a scalar.
+`torch.onnx.export` writes each as SoftmaxCrossEntropyLoss: without label smoothing, with targets that are
+probabilities as if they were labels, and, without reduction, with the shape of a scalar.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def cross_entropy_in_ops(
     reduction: str,
     label_smoothing: float,
 ) -> Any:  # noqa: ANN401 - a tensor, or NotImplemented
-    """Computes the same with its arguments; NotImplemented where PyTorch's exporter has it right."""
+    """Computes the cross entropy; NotImplemented where PyTorch's exporter is right."""
     plain = reduction in ("mean", "sum") and not label_smoothing
     labels = not target.is_floating_point() and input.ndim > 1
     if (plain and labels) or size_average is not None or reduce is not None:

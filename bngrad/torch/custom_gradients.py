@@ -20,7 +20,7 @@ _PYTORCHS_OWN = (
     "torch._library.autograd.GeneratedBackwardFor_prims_",
     "torch.utils.checkpoint.",
 )
-"""The functions that wrap primitive ops, and what is computed again; ops of a user's library have other names."""
+"""The functions that wrap primitive ops and checkpoints; ops of a user's library have other names."""
 
 
 def functions(loss: torch.Tensor) -> list[str]:
@@ -29,9 +29,9 @@ def functions(loss: torch.Tensor) -> list[str]:
     PyTorch wraps its own primitive ops, and those of libraries, in such functions, too.
 
     Raises:
-        UnsupportedNodeError: One is a reentrant checkpoint, whose own backward pass is not part of this one.
+        UnsupportedNodeError: A function is a reentrant checkpoint, which runs a backward pass of its own.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -49,8 +49,8 @@ def functions(loss: torch.Tensor) -> list[str]:
                 "its own; pass use_reentrant=False"
             )
         if not name.startswith(_PYTORCHS_OWN):
-            found.setdefault(name)
-    return list(found)
+            names.setdefault(name)
+    return list(names)
 
 
 def function_error(name: str) -> UnsupportedNodeError:
@@ -66,12 +66,12 @@ def registered_hooks(module: torch.nn.Module, *, of_modules: bool = True) -> Ite
 
     Args:
         module: The module.
-        of_modules: Whether hooks of modules are among them, and not of parameters alone.
+        of_modules: Whether hooks of modules are among them, and not only those of parameters.
     """
     if of_modules and (_global_backward_hooks or _global_backward_pre_hooks):
         yield UnsupportedNodeError(f"all modules have a global backward hook; {ADVICE}: remove the hook")
-    for name, one in module.named_modules() if of_modules else ():
-        if one._backward_hooks or one._backward_pre_hooks:
+    for name, submodule in module.named_modules() if of_modules else ():
+        if submodule._backward_hooks or submodule._backward_pre_hooks:
             yield UnsupportedNodeError(
                 f"module {user_name(name)!r} has a backward hook; {ADVICE}: remove the hook"
             )

@@ -1,4 +1,4 @@
-"""PyTorch's random draws, as ONNX: each is computed from uniform or normal numbers.
+"""Translations of PyTorch's random draws: each is computed from uniform or normal numbers.
 
 `torch.onnx.export` lacks some of them, draws one number for all elements of others, and writes a Bernoulli, which
 ONNX Runtime draws with the probability of its opposite. No draw has a gradient, as in PyTorch. `randomness` fixes
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _ATEN = torch.ops.aten
 _TINY = 1e-37
-"""Keeps the logarithm of a draw finite."""
+"""The smallest draw, so that its logarithm is finite."""
 
 
 def draws() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What `torch.onnx.export` takes as its custom translation table, for random draws."""
+    """The entries for random draws in the custom translation table of `torch.onnx.export`."""
     return {
         _ATEN.uniform.default: _uniform,
         _ATEN.exponential.default: _exponential,
@@ -117,7 +117,7 @@ def _permutation(n: Any, dtype: int = ir.DataType.INT64, **_: Any) -> Any:  # no
 
 
 def _multinomial(self: Any, num_samples: int, replacement: bool = False) -> Any:  # noqa: ANN401
-    """ONNX's Multinomial with replacement; without, the categories that come first, each at its own rate."""
+    """ONNX's Multinomial with replacement; without, the categories with the shortest exponential waiting times."""
     if not isinstance(num_samples, int):
         raise UnsupportedNodeError(
             "the number of samples of torch.multinomial depends on a size that is symbolic; expected a number"
@@ -141,19 +141,19 @@ def _rrelu(
     training: bool = False,
 ) -> Any:  # noqa: ANN401
     """aten.rrelu_with_noise_functional -> (Y, the slope of each element)."""
-    one, is_positive = _number(1, self), op.Greater(self, _number(0, self))
+    unit_slope, is_positive = _number(1, self), op.Greater(self, _number(0, self))
     drawn = op.RandomUniformLike(self, low=lower, high=upper) if training else _number((lower + upper) / 2, self)
-    slope = op.Where(is_positive, one, drawn)
+    slope = op.Where(is_positive, unit_slope, drawn)
     return op.Mul(self, slope), slope
 
 
 @contextmanager
 def unvalidated_distributions() -> Iterator[None]:
     """Lets `torch.distributions` take their arguments unchecked: `torch.export` cannot trace the checks."""
-    made = Distribution.__init__
+    original = Distribution.__init__
 
     def unchecked(self: Distribution, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        made(self, *args[:2], **{**kwargs, "validate_args": False})
+        original(self, *args[:2], **{**kwargs, "validate_args": False})
 
     default = Distribution._validate_args
     distributions: Any = Distribution
@@ -161,4 +161,4 @@ def unvalidated_distributions() -> Iterator[None]:
     try:
         yield
     finally:
-        distributions.__init__, distributions._validate_args = made, default
+        distributions.__init__, distributions._validate_args = original, default

@@ -1,4 +1,4 @@
-"""Which dimensions of an example stay symbolic, as users say it: the batch, or `dynamic_shapes`."""
+"""The dimensions of an example that stay symbolic: the batch, or those of the option `dynamic_shapes`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Dynamic(NamedTuple):
     """The symbolic dimensions of an example."""
 
     axes: list[dict[int, str | None]]
-    """Their names, or None to have one made, by their index, for each tensor of the example."""
+    """Their names, by their index, for each tensor of the example; None for a generated name."""
     limits: list[Condition]
-    """What users say of the sizes: those of `torch.export.Dim`."""
+    """The limits of the sizes that users state with `torch.export.Dim`."""
     required: set[tuple[int, int]]
     """The tensors and dimensions that PyTorch refuses to fix: those of `Dim.DYNAMIC`."""
 
     def shapes(self, example: Example) -> Any:  # noqa: ANN401 - of the structure of the arguments
-        """What `torch.export.export` takes as dynamic shapes."""
+        """The dynamic shapes for `torch.export.export`."""
         entries = iter(
             {axis: _DYNAMIC if (index, axis) in self.required else _AUTO for axis in names}
             for index, names in enumerate(self.axes)
@@ -53,16 +53,17 @@ def read_dynamic(example: Example, dynamic_shapes: Any, *, dynamic_batch: bool) 
 
     Args:
         example: The arguments.
-        dynamic_shapes: As users give it; None for the size of the batch alone.
-        dynamic_batch: Whether it stays symbolic without ``dynamic_shapes``.
+        dynamic_shapes: The user's argument; None for only the size of the batch.
+        dynamic_batch: Whether that size stays symbolic without ``dynamic_shapes``.
 
     Raises:
-        InputError: It does not have the form, or a symbolic dimension has a size below 2, or one name two sizes.
+        InputError: The argument does not have the form, a symbolic dimension has a size below 2, or dimensions of
+            one name have different sizes.
     """
     if dynamic_shapes is None:
         size = example.batch if dynamic_batch else None
         axes: list[dict[int, str | None]] = [
-            {0: BATCH} if size is not None and one.ndim and one.shape[0] == size else {} for one in example.flat
+            {0: BATCH} if tensor.shape[:1] == (size,) else {} for tensor in example.flat
         ]
         if size is not None and size < 2:
             raise InputError(
@@ -70,67 +71,67 @@ def read_dynamic(example: Example, dynamic_shapes: Any, *, dynamic_batch: bool) 
             )
         return Dynamic(axes, [], set())
     if not dynamic_batch:
-        raise InputError("dynamic_batch=False is given along with dynamic_shapes, which says all; use one")
+        raise InputError("dynamic_batch=False and dynamic_shapes are both given; use one")
     limits: list[Condition] = []
     required = set()
     axes = []
     entries = zip(example.names, example.flat, _entries(example, dynamic_shapes), strict=True)
     for index, (name, tensor, entry) in enumerate(entries):
         axes.append({})
-        for axis, given in _axes(name, tensor, entry).items():
-            if given is not None and given is not _STATIC and not isinstance(given, int):
-                axes[index][axis] = _dimension(name, axis, given, limits)
-            if given is _DYNAMIC:
+        for axis, setting in _axes(name, tensor, entry).items():
+            if setting is not None and setting is not _STATIC and not isinstance(setting, int):
+                axes[index][axis] = _dimension(name, axis, setting, limits)
+            if setting is _DYNAMIC:
                 required.add((index, axis))
     _require_sizes(example, axes)
     return Dynamic(axes, limits, required)
 
 
-def _entries(example: Example, given: Any) -> list[Any]:  # noqa: ANN401
+def _entries(example: Example, shapes: Any) -> list[Any]:  # noqa: ANN401
     """The entry of each tensor."""
     count = len(example.flat)
-    if isinstance(given, Mapping) and all(name in example.names for name in given):
-        return [given.get(name) for name in example.names]
-    if isinstance(given, tuple | list) and len(given) == count and all(map(_is_entry, given)):
-        return list(given)
+    if isinstance(shapes, Mapping) and all(name in example.names for name in shapes):
+        return [shapes.get(name) for name in example.names]
+    if isinstance(shapes, tuple | list) and len(shapes) == count and all(map(_is_entry, shapes)):
+        return list(shapes)
     structures = [(*example.args, *example.targets)] if not example.kwargs else []
     inputs: Any = example.kwargs or (example.args if len(example.args) != 1 else example.args[0])
     structures += [inputs] if not example.targets else [(inputs, *example.targets)]
     for structure in structures:
-        found: list[Any] = []
-        if _match(structure, given, found):
-            return found
-    raise InputError(f"dynamic_shapes is {given!r:.200} for the tensors {listed(example.names)}; {_FORM}")
+        entries: list[Any] = []
+        if _match(structure, shapes, entries):
+            return entries
+    raise InputError(f"dynamic_shapes is {shapes!r:.200} for the tensors {listed(example.names)}; {_FORM}")
 
 
-def _is_entry(given: object) -> bool:
-    """Whether something can say of one tensor which dimensions are symbolic."""
-    if isinstance(given, Mapping):
-        return all(isinstance(key, int) for key in given)
-    return given is None or (
-        isinstance(given, tuple | list) and not any(isinstance(one, Mapping) for one in given)
+def _is_entry(entry: object) -> bool:
+    """Returns whether an object has the form of the entry of one tensor."""
+    if isinstance(entry, Mapping):
+        return all(isinstance(key, int) for key in entry)
+    return entry is None or (
+        isinstance(entry, tuple | list) and not any(isinstance(item, Mapping) for item in entry)
     )
 
 
-def _match(value: Any, given: Any, found: list[Any]) -> bool:  # noqa: ANN401
-    """Collects the entries of the tensors of a value; says whether the structures agree."""
+def _match(value: Any, shapes: Any, entries: list[Any]) -> bool:  # noqa: ANN401
+    """Collects the entries of the tensors of a value; returns whether the structures agree."""
     if isinstance(value, torch.Tensor):
-        found.append(given)
-        return _is_entry(given)
-    if given is None:
-        found += [None for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+        entries.append(shapes)
+        return _is_entry(shapes)
+    if shapes is None:
+        entries += [None for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
         return True
-    if isinstance(value, Mapping) and isinstance(given, Mapping):
-        return all(name in value for name in given) and all(
-            _match(one, given.get(name), found) for name, one in value.items()
+    if isinstance(value, Mapping) and isinstance(shapes, Mapping):
+        return all(name in value for name in shapes) and all(
+            _match(element, shapes.get(name), entries) for name, element in value.items()
         )
-    if isinstance(value, tuple | list) and isinstance(given, tuple | list) and len(value) == len(given):
-        return all(_match(one, entry, found) for one, entry in zip(value, given, strict=True))
+    if isinstance(value, tuple | list) and isinstance(shapes, tuple | list) and len(value) == len(shapes):
+        return all(_match(element, entry, entries) for element, entry in zip(value, shapes, strict=True))
     return False
 
 
 def _axes(name: str, tensor: torch.Tensor, entry: Any) -> dict[int, Any]:  # noqa: ANN401
-    """What an entry says of each dimension."""
+    """The settings of dimensions in an entry, by their index."""
     pairs: Sequence[tuple[int, Any]] = list(
         entry.items() if isinstance(entry, Mapping) else enumerate(entry or ())
     )
@@ -147,17 +148,17 @@ def _axes(name: str, tensor: torch.Tensor, entry: Any) -> dict[int, Any]:  # noq
     return dict(pairs)
 
 
-def _dimension(name: str, axis: int, given: Any, limits: list[Condition]) -> str | None:  # noqa: ANN401
+def _dimension(name: str, axis: int, setting: Any, limits: list[Condition]) -> str | None:  # noqa: ANN401
     """The name of a dimension, if it has one; adds its limits."""
-    if given is _AUTO or given is _DYNAMIC:
+    if setting is _AUTO or setting is _DYNAMIC:
         return None
-    called = given if isinstance(given, str) else getattr(given, "__name__", "")
+    called = setting if isinstance(setting, str) else getattr(setting, "__name__", "")
     if not called.isidentifier():
         raise InputError(
-            f"dynamic_shapes has {given!r} for dimension {axis} of {name!r}; expected a name such as 'T', a "
+            f"dynamic_shapes has {setting!r} for dimension {axis} of {name!r}; expected a name such as 'T', a "
             "torch.export.Dim, Dim.AUTO, Dim.DYNAMIC, or None for a fixed size"
         )
-    for operator, size in (("<=", getattr(given, "min", None)), (">=", getattr(given, "max", None))):
+    for operator, size in (("<=", getattr(setting, "min", None)), (">=", getattr(setting, "max", None))):
         condition = [operator, size, called]
         if isinstance(size, int) and 1 < size < 2**62 and condition not in limits:
             limits.append(condition)

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class Eager(NamedTuple):
-    """What one pass of a module gives."""
+    """The results of one forward and backward pass of a module."""
 
     loss: torch.Tensor
     new: dict[str, torch.Tensor]
     """The buffers, and the parameters that require no gradient, after the forward pass."""
     gradients: dict[str, torch.Tensor]
-    """Those of the loss with respect to the trained parameters that it depends on."""
+    """The gradients of the loss with respect to the trained parameters that it depends on."""
     changes: Changes
-    """What the pass changes that is no tensor."""
+    """The changes that the pass makes to anything but tensors."""
     recomputed: list[str]
     """The buffers that the backward pass changes again, where a checkpoint runs a batch norm a second time."""
     functions: list[str]
@@ -56,7 +56,7 @@ def run_eager(
         trained: The parameters to differentiate with respect to, by the user's names.
         state: Values that replace those of parameters and buffers, by the user's names.
         dtype: The type that all floats are converted to; by default they keep theirs.
-        watch: What watches the pass.
+        watch: Watches the pass.
     """
 
     def converted(value: Any) -> Any:  # noqa: ANN401 - any leaf
@@ -65,11 +65,11 @@ def run_eager(
         return _with_type(value.detach().clone(), dtype)
 
     state = state or {}
-    tensors = {name: converted(state.get(name, one)) for name, one in forward.tensors().items()}
+    tensors = {name: converted(state.get(name, tensor)) for name, tensor in forward.tensors().items()}
     wrt = [name for name in trained if name in tensors]
     for name in wrt:
         tensors[name].requires_grad_(True)
-    before = {name: one.detach().clone() for name, one in tensors.items()}
+    before = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     arguments = pytree.tree_map(converted, example.arguments)
     used: list[str] = []
     again: list[str] = []
@@ -77,8 +77,8 @@ def run_eager(
     named = (*one_pass.named_parameters(), *one_pass.named_buffers())
     full = {name: tensors[user_name(name.removeprefix("forward_module."))] for name, _ in named}
     mode = nullcontext() if dtype is None else InType(dtype)
-    given = [*tensors.values(), *pytree.tree_leaves(arguments)]
-    watching = nullcontext() if watch is None else watch.watching(given)
+    inputs = [*tensors.values(), *pytree.tree_leaves(arguments)]
+    watching = nullcontext() if watch is None else watch.watching(inputs)
     with (
         untouched(one_pass) as changes,
         torch.enable_grad(),
@@ -93,12 +93,12 @@ def run_eager(
         except Exception as error:
             raise InputError(f"PyTorch cannot run a step of the module: {first_line(error)}") from error
         names = list(forward.output_names)
-    found = dict(zip(names, values, strict=True))
-    loss = found.pop(LOSS)
+    outputs = dict(zip(names, values, strict=True))
+    loss = outputs.pop(LOSS)
     untrained = {f"{name}{NEW}": name for name in tensors if name not in wrt}
     result = Eager(
         loss.detach(),
-        {untrained[name]: one.detach() for name, one in found.items() if name in untrained},
+        {untrained[name]: tensor.detach() for name, tensor in outputs.items() if name in untrained},
         {name: gradient.to_dense() for name in wrt if (gradient := tensors[name].grad) is not None},
         changes,
         again,
@@ -115,7 +115,7 @@ def _refuse_other_state(
         new = after.get(name, old)
         if name in trained and not torch.equal(new.detach(), old):
             raise ModelError(
-                f"the forward pass writes to {name!r}, which is trained; expected the optimizer alone to write to "
+                f"the forward pass writes to {name!r}, which is trained; expected only the optimizer to write to "
                 "it: compute a new tensor in forward, or change the parameter between steps"
             )
         if (new.shape, new.dtype) != (old.shape, old.dtype):
@@ -126,7 +126,7 @@ def _refuse_other_state(
 
 
 class _Pass(torch.nn.Module):
-    """A forward and a backward pass, in which checkpoints run the module again: both with the given tensors."""
+    """A forward and a backward pass, both with the given tensors: in the latter, checkpoints rerun the module."""
 
     def __init__(
         self,
@@ -142,11 +142,11 @@ class _Pass(torch.nn.Module):
         values: tuple[torch.Tensor, ...] = self.forward_module(*arguments)
         self._used(functions(values[0]))
         if self._wrt and values[0].requires_grad:
-            after = [one.detach() for one in values]
-            values = (values[0], *(one.detach().clone() for one in values[1:]))
+            after = [value.detach() for value in values]
+            values = (values[0], *(value.detach().clone() for value in values[1:]))
             torch.autograd.backward(values[0], inputs=self._wrt, retain_graph=True)
             names = zip(self.forward_module.output_names, values, after, strict=True)
-            self._again([name.removesuffix(NEW) for name, one, new in names if not _equal(one, new)])
+            self._again([name.removesuffix(NEW) for name, value, new in names if not _equal(value, new)])
         return values
 
 
@@ -155,10 +155,7 @@ def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 class InType(TorchFunctionMode):
-    """While it is active, functions take and return one type of real floats.
-
-    So do those that a module calls on constants of its own, and on what it converts.
-    """
+    """While it is active, functions take and return one type of real floats, also for a module's constants."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -177,7 +174,7 @@ class InType(TorchFunctionMode):
 
     def _tree(self, values: Any) -> Any:  # noqa: ANN401 - any structure
         # A torch.Size that becomes a tuple is data for Tensor.new.
-        return pytree.tree_map(self._converted, values, is_leaf=lambda one: isinstance(one, torch.Size))
+        return pytree.tree_map(self._converted, values, is_leaf=lambda value: isinstance(value, torch.Size))
 
     def _converted(self, value: Any) -> Any:  # noqa: ANN401 - any leaf
         return _with_type(value, self._dtype) if isinstance(value, torch.Tensor) else value

@@ -1,6 +1,6 @@
 """PyTorch's embedding, as ONNX, and EmbeddingBag in smaller ops.
 
-`torch.onnx.export` ignores what the options of an embedding say of the gradient, and writes an EmbeddingBag as a
+`torch.onnx.export` ignores the options of an embedding that affect the gradient, and writes an EmbeddingBag as a
 Loop.
 """
 

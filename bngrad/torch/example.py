@@ -1,4 +1,4 @@
-"""What an example says of a model's inputs: their names and shapes, and which go to the module or to the loss."""
+"""Reads an example: the names and shapes of a model's inputs, and which go to the module or to the loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Example:
     kwargs: dict[str, Any]
     """Its keyword arguments."""
     targets: tuple[Any, ...]
-    """The loss function's arguments behind the module's output."""
+    """The loss function's arguments after the module's output."""
     names: tuple[str, ...]
     """A name for each tensor, in the order of `flat`."""
 
@@ -43,12 +43,12 @@ class Example:
 
     def feeds(self) -> dict[str, Any]:
         """The tensors as NumPy arrays, by name."""
-        return {name: one.detach().cpu().numpy() for name, one in zip(self.names, self.flat, strict=True)}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in zip(self.names, self.flat, strict=True)}
 
     @property
     def batch(self) -> int | None:
         """The size of the first dimension of the first tensor that has one."""
-        return next((int(one.shape[0]) for one in self.flat if one.ndim > 0), None)
+        return next((int(tensor.shape[0]) for tensor in self.flat if tensor.ndim > 0), None)
 
 
 def read_example(
@@ -95,10 +95,10 @@ def read_example(
         names = [str(name) for name in input_names]
         if used := [name for name in names if name in reserved]:
             raise InputError(f"input_names has {listed(used)}, which the module or its loss has; rename it")
-    made = Example(args, kwargs, targets, tuple(names))
-    if not made.flat:
+    result = Example(args, kwargs, targets, tuple(names))
+    if not result.flat:
         raise InputError(f"example is {_kind(example)} without a tensor; expected the tensors of one batch")
-    return made
+    return result
 
 
 def _default_names(

@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     import torch
 
     from bngrad.torch.options import ExportKeywords
-    from bngrad.torch.source import Source
+    from bngrad.torch.source import ExportResult
 
     Loss = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What keeps a module from being trained, and what holds for it otherwise."""
+    """The reasons why a module cannot be trained, and the warnings and conditions of its training step."""
 
     blockers: list[str]
-    """Why it is refused, a line each; empty if `training_step` takes it."""
+    """The reasons why it is refused, one a line; empty if `training_step` accepts it."""
     warnings: list[str]
-    """What is probably not intended."""
+    """The warnings of the export."""
     sizes: list[str]
-    """What the sizes of the step's data have to fulfil, such as ``N > 6``."""
+    """The conditions on the sizes of the step's data, such as ``N > 6``."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing keeps the module from being trained."""
+        """True if `training_step` accepts the module."""
         return not self.blockers
 
     def __str__(self) -> str:
         """All as text."""
-        lines = [f"refused: {one}" for one in self.blockers] or ["nothing is refused"]
-        lines += [f"warning: {one}" for one in self.warnings]
-        lines += [f"sizes: {one}" for one in self.sizes]
+        lines = [f"refused: {blocker}" for blocker in self.blockers] or ["nothing is refused"]
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        lines += [f"sizes: {condition}" for condition in self.sizes]
         return "\n".join(lines)
 
 
@@ -55,20 +55,20 @@ def explain(
     example: Any,  # noqa: ANN401 - any structure of tensors
     **options: Unpack[ExportKeywords],
 ) -> Explanation:
-    """Lists everything that keeps a module from being trained, where `training_step` raises the first.
+    """Lists all reasons why a module cannot be trained, where `training_step` raises the first.
 
-    These are hooks, functions with gradients of their own, what `torch.export` cannot trace, ops that cannot be
-    written as ONNX, ops without a gradient rule, and a step that is not PyTorch's. A later stage is tried in spite
-    of what an earlier one found; where PyTorch cannot run or trace the module, nothing follows. The module, its
-    buffers and the random state are not changed.
+    These are hooks, functions with gradients of their own, code that `torch.export` cannot trace, ops that cannot
+    be written as ONNX, ops without a gradient rule, and a step that is not PyTorch's. Later stages run after an
+    error, too, unless PyTorch cannot run or trace the module. The module, its buffers and the random state are not
+    changed.
 
     Args:
-        module: See `export`; so are its options, but for ``check``.
+        module: See `export`, also for its options, except ``check``.
         loss_fn: See `export`.
         example: See `export`.
     """
     blockers: list[BngradError] = []
-    source: Source | None = None
+    source: ExportResult | None = None
     try:
         source = read_source(module, loss_fn, example, ExportOptions(**options), blockers=blockers)
     except BngradError as error:
@@ -78,11 +78,11 @@ def explain(
     blockers += _of_the_graph(source, alone=not blockers)
     info = source.exported.info
     conditions = (*info.size_conditions, *info.training_size_conditions)
-    return Explanation(_lines(blockers), source.exported.warnings, [condition_text(one) for one in conditions])
+    return Explanation(_lines(blockers), source.exported.warnings, list(map(condition_text, conditions)))
 
 
-def _of_the_graph(source: Source, *, alone: bool) -> list[BngradError]:
-    """What keeps an exported model from being trained; other errors may be the reason if it is not alone."""
+def _of_the_graph(source: ExportResult, *, alone: bool) -> list[BngradError]:
+    """The errors of an exported model; unless it is ``alone``, earlier errors may be the reason for some."""
     try:
         differentiate(source.exported.model, defaults=False)
         if alone:
@@ -95,7 +95,7 @@ def _of_the_graph(source: Source, *, alone: bool) -> list[BngradError]:
 
 
 def _lines(errors: Sequence[BngradError]) -> list[str]:
-    """Each message once. PyTorch calls the hook of a module by a function, which is no error besides."""
+    """The messages, each once, without the function by which PyTorch calls the hook of a module."""
     lines = list(dict.fromkeys(map(str, errors)))
     hooked = any("has a backward hook" in line for line in lines)
     return [line for line in lines if not (hooked and "BackwardHookFunction" in line)]

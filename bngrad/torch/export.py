@@ -39,7 +39,7 @@ class Exported(NamedTuple):
     sizes: Sizes
     """The names of the symbolic dimensions."""
     warnings: list[str]
-    """What is probably not intended."""
+    """The warnings about settings that are probably not intended."""
 
 
 def export_training(
@@ -57,9 +57,9 @@ def export_training(
         forward: The module and its loss. It is not changed.
         example: The arguments.
         trained: The parameters to train, by the user's names.
-        dynamic: Which dimensions stay symbolic.
+        dynamic: The dimensions that stay symbolic.
         sync: Whether its batch norms will be synchronized over ranks.
-        missing: See `write_onnx`.
+        missing: As `write_onnx` takes it.
 
     Raises:
         InputError: The loss is not a scalar.
@@ -86,7 +86,7 @@ def export_training(
 def make_state_inputs(
     model: ir.Model, forward: Forward, trained: Collection[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Makes inputs with defaults of the trained parameters and of the buffers that the pass changes.
+    """Turns the trained parameters, and the buffers that the pass changes, into inputs with defaults.
 
     Args:
         model: The exported model, with its names; it is changed, and constants are computed.
@@ -112,11 +112,11 @@ def make_state_inputs(
 
 
 def export_inference(forward: Forward, example: Example, sizes: Sizes) -> Captured:
-    """Exports a module in evaluation mode, with the loss if its outputs have one there.
+    """Exports a module in evaluation mode, with the loss if it has one in that mode.
 
     Args:
-        forward: See `export_training`; so is the example.
-        example: See `export_training`.
+        forward: The module and its loss. It is not changed.
+        example: The arguments.
         sizes: The symbolic dimensions of the training graph.
 
     Returns:
@@ -136,8 +136,8 @@ def _inference(forward: Forward, example: Example, sizes: Sizes, *, with_loss: b
     inference = Inference(forward, with_loss=with_loss)
     with untouched(forward), torch.no_grad():
         inference.eval()
-        model, found = capture(inference, example, Dynamic([dict(names) for names in sizes.axes], [], set()))
-    name_values(model, forward, example, inference.output_names, found)
+        model, own_sizes = capture(inference, example, Dynamic([dict(names) for names in sizes.axes], [], set()))
+    name_values(model, forward, example, inference.output_names, own_sizes)
     names = [name for name in forward.tensors() if name in model.graph.initializers]
     _make_inputs(model, names)
     clean_up(model)
@@ -146,35 +146,35 @@ def _inference(forward: Forward, example: Example, sizes: Sizes, *, with_loss: b
     _remove_unused_inputs(model, names)
     stops_to_identity(model)
     sizes_of = dict(zip(example.names, sizes.axes, strict=True))
-    fixed = [["==", sizes_of[name][axis], size] for name, axis, size in found.fixed]
-    return Captured(model, found._replace(conditions=[*found.conditions, *fixed]))
+    fixed = [["==", sizes_of[name][axis], size] for name, axis, size in own_sizes.fixed]
+    return Captured(model, own_sizes._replace(conditions=[*own_sizes.conditions, *fixed]))
 
 
 def _make_inputs(model: ir.Model, names: Collection[str]) -> dict[str, ir.Value]:
-    """Makes initializers inputs as well, which no optimization touches; returns them."""
-    made = {name: model.graph.initializers[name] for name in names if name in model.graph.initializers}
-    model.graph.inputs.extend(made.values())
-    return made
+    """Adds initializers to the inputs, so that no optimization changes them; returns them."""
+    inputs = {name: model.graph.initializers[name] for name in names if name in model.graph.initializers}
+    model.graph.inputs.extend(inputs.values())
+    return inputs
 
 
 def _remove_unused_inputs(model: ir.Model, names: Collection[str]) -> None:
     graph = model.graph
     for name in names:
-        for value in [one for one in graph.inputs if one.name == name and not one.uses()]:
+        for value in [value for value in graph.inputs if value.name == name and not value.uses()]:
             graph.inputs.remove(value)
             graph.initializers.pop(name, None)
 
 
 def _refuse_shared_statistics(model: ir.Model, buffers: Collection[str]) -> None:
-    """Refuses what reads a running statistic before the same pass updates it.
+    """Refuses nodes that read a running statistic before the same pass updates it.
 
-    PyTorch updates it in place, so that a batch norm in evaluation mode has a gradient by the updated one. And a
-    training graph has one name for a running statistic before its update, and one reader.
+    PyTorch updates it in place, so a batch norm in evaluation mode computes its gradient with the updated value.
+    And in a training graph, a running statistic has one name before its update, and one reader.
     """
     for node in model.graph:
         if (node.domain, node.op_type) != ("", "BatchNormalization"):
             continue
-        for value in [one for one in node.inputs[3:5] if one is not None]:
+        for value in [value for value in node.inputs[3:5] if value is not None]:
             readers = [reader for reader, _ in value.uses() if reader is not node]
             if not is_training_batch_norm(node):
                 if value.name in buffers or any(map(is_training_batch_norm, readers)):
@@ -191,35 +191,35 @@ def _refuse_shared_statistics(model: ir.Model, buffers: Collection[str]) -> None
 
 
 def export_warnings(forward: Forward, fixed: Sequence[tuple[str, int, int]], *, sync: bool = False) -> list[str]:
-    """What is probably not intended.
+    """The warnings about settings that are probably not intended.
 
     Args:
         forward: The module and its loss.
         fixed: The dimensions that were to be symbolic and are not: input, index, size.
         sync: Whether its batch norms will be synchronized over ranks.
     """
-    found = []
-    if not any(one.training for one in forward.module.modules()):
-        found.append(
+    warnings = []
+    if not any(module.training for module in forward.module.modules()):
+        warnings.append(
             "the module is in evaluation mode, so batch norms are frozen and Dropout is off; call module.train()"
         )
     modules = forward.module.named_modules()
-    synchronized = [name for name, one in modules if isinstance(one, torch.nn.SyncBatchNorm) and one.training]
+    synchronized = [name for name, norm in modules if isinstance(norm, torch.nn.SyncBatchNorm) and norm.training]
     if synchronized and not sync:
-        found.append(
+        warnings.append(
             f"{listed(synchronized)}: a SyncBatchNorm becomes a batch norm over the batch of one process without "
             "sync=True (--sync)"
         )
     batches = [name for name, axis, _ in fixed if axis == 0]
     if batches:
-        found.append(
+        warnings.append(
             f"the batch size of {listed(batches)} is fixed at {fixed[0][2]}, because the module computes with it "
             "as a number; feed batches of this size, or pass dynamic_batch=False to silence this warning"
         )
-    found += [
+    warnings += [
         f"dimension {axis} of {name!r} is fixed at {size}, because the module computes with it as a number; feed "
         "this size, or leave it out of dynamic_shapes to silence this warning"
         for name, axis, size in fixed
         if axis != 0
     ]
-    return found
+    return warnings

@@ -1,7 +1,7 @@
-"""Symbolic sizes that have to be those of the example, though `torch.export` keeps them symbolic.
+"""Finds symbolic sizes that must equal those of the example, though `torch.export` keeps them symbolic.
 
 The windows of an adaptive pooling depend on the size, and PyTorch's exporter writes those of the example. And
-conditions on sizes are exact, where Python rounds: ``int(10 * 0.3)`` is 3, and 0.3 is less than 3 / 10.
+conditions on sizes are exact, whereas Python rounds: ``int(10 * 0.3)`` is 3, and 0.3 is less than 3 / 10.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _DIVISIONS = ("IntTrueDiv", "FloatTrueDiv")
 
 
 def symbols_to_fix(program: ExportedProgram, guards: Iterable[sympy.Basic]) -> set[sympy.Basic]:
-    """The symbols of sizes for which a program is right with the sizes of the example alone.
+    """The symbols of sizes for which a program is right only with the sizes of the example.
 
     Args:
-        program: What `torch.export.export` returns.
-        guards: What PyTorch assumed of sizes.
+        program: The result of `torch.export.export`.
+        guards: The conditions on sizes that PyTorch assumed.
     """
-    found: set[sympy.Basic] = set()
+    symbols: set[sympy.Basic] = set()
     for guard in guards:
         if is_rounded(guard):
-            found |= guard.free_symbols
+            symbols |= guard.free_symbols
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and is_rounded(value.node.expr):
-            found |= value.node.expr.free_symbols
+            symbols |= value.node.expr.free_symbols
     for size in _pooled(program):
-        found |= size.free_symbols
-    return found
+        symbols |= size.free_symbols
+    return symbols
 
 
 def _pooled(program: ExportedProgram) -> Iterator[sympy.Basic]:
@@ -49,8 +49,8 @@ def _pooled(program: ExportedProgram) -> Iterator[sympy.Basic]:
         adaptive = _ADAPTIVE.match(str(node.target)) if node.op == "call_function" else None
         if adaptive is None:
             continue
-        wanted: Any = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
-        if all(size == 1 for size in wanted):
+        output_size: Any = node.args[1] if len(node.args) > 1 else node.kwargs["output_size"]
+        if all(size == 1 for size in output_size):
             continue
         for size in node.args[0].meta["val"].shape[-int(adaptive[1]) :]:
             if isinstance(size, torch.SymInt):
@@ -58,7 +58,7 @@ def _pooled(program: ExportedProgram) -> Iterator[sympy.Basic]:
 
 
 def is_rounded(expression: sympy.Basic) -> bool:
-    """Whether Python rounds in an expression of sizes, so that exact arithmetic may differ.
+    """Returns whether Python rounds in an expression of sizes, so that exact arithmetic may differ.
 
     It does not differ where a quotient of integers is rounded to an integer or compared with a number of few
     digits, and in products with such numbers.
@@ -69,7 +69,7 @@ def is_rounded(expression: sympy.Basic) -> bool:
     if kind in _DIVISIONS:
         return True
     if kind in _TO_INTEGERS or isinstance(expression, sympy.core.relational.Relational):
-        operands = tuple(part for one in operands for part in (one.args if _is_division(one) else (one,)))
+        operands = tuple(part for term in operands for part in (term.args if _is_division(term) else (term,)))
     return any(map(is_rounded, operands))
 
 

@@ -1,6 +1,6 @@
 """A module and its loss as one module, whose outputs are named tensors.
 
-PyTorch's exporter drops what a forward pass writes to buffers, so these values are outputs, too.
+PyTorch's exporter drops writes to buffers in a forward pass, so the written values are outputs, too.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 LOSS = "loss"
 NEW = "_new"
-"""Behind the name of a buffer in the name of the output with its next value."""
+"""The suffix that turns the name of a buffer into that of the output with its next value."""
 
 
-class _Recorded:
-    """What a call leaves behind; `torch.export` restores the attributes of the module itself."""
+class _CallRecord:
+    """Output names recorded during a call; `torch.export` restores the attributes of the module itself."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
 
 class Forward(torch.nn.Module):
-    """Computes a loss, the module's outputs, and the values of what is not trained, after the pass.
+    """Computes a loss, the module's outputs, and the values after the pass of the tensors that are not trained.
 
     Args:
         module: The module.
         loss_fn: The loss function; None if the module returns its loss.
-        custom_gradients: Whether gradients that the module defines are part of what is exported.
+        custom_gradients: Whether gradients that the module defines are exported.
     """
 
     def __init__(
@@ -48,19 +48,19 @@ class Forward(torch.nn.Module):
         self.module = module
         self.custom_gradients = custom_gradients
         self.loss_fn = loss_fn  # registered as a submodule if it is one
-        self._recorded = _Recorded()
+        self._record = _CallRecord()
         self.taken: set[str] = set()
         """The names of inputs, which no output gets."""
 
     @property
     def output_names(self) -> list[str]:
         """The names of the outputs of the last call."""
-        return self._recorded.names
+        return self._record.names
 
     def forward(self, args: Any, kwargs: Any, targets: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         """Returns the loss, the tensors among the module's outputs, and `untrained`."""
         loss, outputs = self.loss_and_outputs(args, kwargs, targets)
-        new = {f"{name}{NEW}": one for name, one in self.untrained().items()}
+        new = {f"{name}{NEW}": tensor for name, tensor in self.untrained().items()}
         return self._named({LOSS: loss, **_tensors(outputs, taken=self._reserved(), but=loss)} | new)
 
     def loss_and_outputs(self, args: Any, kwargs: Any, targets: Any) -> tuple[torch.Tensor, Any]:  # noqa: ANN401
@@ -76,19 +76,19 @@ class Forward(torch.nn.Module):
 
     def untrained(self) -> dict[str, torch.Tensor]:
         """The buffers, and the parameters that require no gradient, by name."""
-        return {name: one for name, one in self.tensors().items() if not one.requires_grad}
+        return {name: tensor for name, tensor in self.tensors().items() if not tensor.requires_grad}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The parameters and buffers, each once, under the module's own names; those of the loss have a prefix."""
         named = (*self.named_parameters(), *self.named_buffers())
-        return {user_name(name): one for name, one in named}
+        return {user_name(name): tensor for name, tensor in named}
 
     def _reserved(self) -> set[str]:
         names = set(self.tensors())
         return {LOSS, *self.taken, *names, *(f"{name}{NEW}" for name in names)}
 
     def _named(self, outputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        self._recorded.names = list(outputs)
+        self._record.names = list(outputs)
         return tuple(outputs.values())
 
 
@@ -106,7 +106,7 @@ class Inference(Forward):
         self.taken = forward.taken
 
     def forward(self, args: Any, kwargs: Any, targets: Any) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
-        """Returns the loss, if it is wanted, and the tensors among the module's outputs."""
+        """Returns the loss, if it is computed, and the tensors among the module's outputs."""
         if not self._with_loss:
             return self._named(_tensors(self.module(*args, **kwargs), taken=self._reserved()))
         loss, outputs = self.loss_and_outputs(args, kwargs, targets)
@@ -119,7 +119,7 @@ def user_name(name: str) -> str:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """The name of a tensor's type, as NumPy has it."""
+    """The name of a tensor's type in NumPy."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -151,14 +151,14 @@ def _require_loss(loss: object) -> None:
 
 
 def _tensors(outputs: Any, *, taken: set[str], but: object = None) -> dict[str, torch.Tensor]:  # noqa: ANN401
-    """The tensors of nested outputs, each once: ``output``, or ``output_<key>_<index>`` of what is nested."""
-    found: dict[str, torch.Tensor] = {}
+    """The tensors of outputs, each once, by name: ``output``, or ``output_<key>_<index>`` if they are nested."""
+    tensors: dict[str, torch.Tensor] = {}
     seen = {id(but)}
     for path, tensor in _leaves(outputs, ()):
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            found[free_name("_".join(path) or "output", taken | found.keys())] = tensor
-    return found
+            tensors[free_name("_".join(path) or "output", taken | tensors.keys())] = tensor
+    return tensors
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:  # noqa: ANN401
@@ -167,10 +167,10 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         return
     children: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
-        children = [(str(name), one) for name, one in value.items()]
+        children = [(str(name), child) for name, child in value.items()]
     elif hasattr(value, "_fields"):
         children = [(name, getattr(value, name)) for name in value._fields]
     elif isinstance(value, tuple | list):
-        children = [(f"{'' if path else 'output_'}{index}", one) for index, one in enumerate(value)]
+        children = [(f"{'' if path else 'output_'}{index}", child) for index, child in enumerate(value)]
     for name, child in children:
         yield from _leaves(child, (*path, name))

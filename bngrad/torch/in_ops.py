@@ -1,4 +1,4 @@
-"""Writes functions of PyTorch in smaller ops, where its exporter has them wrong or not at all."""
+"""Writes functions of PyTorch in smaller ops, where its exporter writes them wrongly or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IN_OPS: Mapping[Any, Callable[..., Any]] = {
     functional.embedding_bag: embedding_bag,
     functional.instance_norm: instance_norm,
 }
-"""What takes the arguments of each function, and returns NotImplemented where the exporter has it right."""
+"""The replacement of each function; it returns NotImplemented where the exporter is right."""
 
 _SIGNATURES = {function: inspect.signature(function) for function in _IN_OPS}
 

@@ -32,12 +32,12 @@ def load_into(
     """Writes trained parameters and buffers into a module, in place; all of them or none.
 
     Args:
-        module: The module that the training step was made of, or one with the same parameters and buffers. Those
-            that are not trained keep their values.
+        module: The module that the training step was built from, or one with the same parameters and buffers.
+            Those that are not trained keep their values.
         state: A trainer, or the state of a training step: arrays by name, as `bngrad.Trainer.state_dict` and
             `safetensors.numpy.load_file` return them.
         optimizer: An optimizer of `torch.optim` with these parameters, which gets the optimizer's state, so that
-            PyTorch can go on. ``state`` must be a trainer then.
+            training can continue in PyTorch. ``state`` must be a trainer then.
         loss_fn: The loss function, if it is a module with parameters of its own.
 
     Raises:
@@ -57,52 +57,52 @@ def load_into(
     trainer = state if isinstance(state, Trainer) else None
     arrays = trainer.state_dict() if trainer is not None else dict(state)  # type: ignore[arg-type]
     tensors = Forward(module, loss_fn).tensors()
-    given = _of_module(arrays, tensors, trainer)
-    _require_fit(given, tensors)
-    _require_statistics(module, given, tensors, all_of_them=trainer is None)
-    left = [name for name, one in tensors.items() if one.requires_grad and name not in given]
+    values = _of_module(arrays, tensors, trainer)
+    _require_fit(values, tensors)
+    _require_statistics(module, values, tensors, all_of_them=trainer is None)
+    left = [name for name, tensor in tensors.items() if tensor.requires_grad and name not in values]
     if left and trainer is None:  # a trainer has all that is trained
         warn([f"the state lacks {listed(left)}, which the module trains; they keep their values"])
     if optimizer is not None:
         if trainer is None:
-            raise InputError("an optimizer needs a trainer, which knows the hyperparameters; got arrays alone")
+            raise InputError("an optimizer needs a trainer, which has the hyperparameters; got only arrays")
         into_torch(arrays, trainer.info, optimizer, tensors)
     with torch.no_grad():
-        for name, array in given.items():
+        for name, array in values.items():
             tensors[name].copy_(torch.from_numpy(np.array(array)))
 
 
 def _of_module(
     arrays: Mapping[str, Array], tensors: Mapping[str, torch.Tensor], trainer: Trainer | None
 ) -> dict[str, Array]:
-    """The arrays that are of parameters and buffers."""
+    """The arrays of parameters and buffers."""
     if trainer is not None:
         names = trainer.info.names("weight", "running_statistic")
         unknown = [name for name in names if name not in tensors]
         if unknown:
             raise InputError(
                 f"the trainer's state has {listed(unknown)}, which the module lacks; expected the module that the "
-                "training step was made of"
+                "training step was built from"
             )
         return {name: arrays[name] for name in names}
-    given = {name: array for name, array in arrays.items() if name in tensors}
+    values = {name: array for name, array in arrays.items() if name in tensors}
     unknown = [name for name in arrays if name.endswith(("running_mean", "running_var")) and name not in tensors]
-    if given and unknown:
+    if values and unknown:
         raise InputError(
             f"the state has the running statistics {listed(unknown)}, which the module lacks; expected the state "
             "of a training step of this module, in which calls of one batch norm share its statistics"
         )
-    if not given:
+    if not values:
         raise InputError(
             f"the state has {listed(list(arrays)) if arrays else 'no arrays'}, none of which is a parameter or "
             "buffer of the module; expected the state of a training step of this module"
         )
-    return given
+    return values
 
 
 def _require_statistics(
     module: torch.nn.Module,
-    given: Mapping[str, Array],
+    values: Mapping[str, Array],
     tensors: Mapping[str, torch.Tensor],
     *,
     all_of_them: bool,
@@ -111,18 +111,18 @@ def _require_statistics(
 
     Args:
         module: The module.
-        given: The arrays that it gets.
+        values: The arrays that it gets.
         tensors: Its parameters and buffers.
-        all_of_them: Whether a layer in training mode has to get its statistics. A trainer knows which it updates.
+        all_of_them: Whether a layer in training mode has to get its statistics.
     """
-    names = {id(one): name for name, one in tensors.items()}
+    names = {id(tensor): name for name, tensor in tensors.items()}
     for place, layer in module.named_modules():
         if not isinstance(layer, _NormBase) or layer.running_mean is None or layer.running_var is None:
             continue
         needed = [layer.running_mean, layer.running_var]
         if layer.momentum is None and isinstance(layer, _BatchNorm) and layer.num_batches_tracked is not None:
             needed.append(layer.num_batches_tracked)
-        missing = [names[id(one)] for one in needed if names[id(one)] not in given]
+        missing = [names[id(statistic)] for statistic in needed if names[id(statistic)] not in values]
         if missing and (len(missing) < len(needed) or (all_of_them and layer.training)):
             raise InputError(
                 f"the state lacks {listed(missing)}, so that {place!r} would keep old running statistics; "
@@ -130,8 +130,8 @@ def _require_statistics(
             )
 
 
-def _require_fit(given: Mapping[str, Array], tensors: Mapping[str, torch.Tensor]) -> None:
-    for name, array in given.items():
+def _require_fit(values: Mapping[str, Array], tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, array in values.items():
         tensor = tensors[name]
         if tuple(array.shape) != tuple(tensor.shape):
             raise InputError(

@@ -19,10 +19,10 @@ def _softplus(x: Any) -> Any:  # noqa: ANN401
     """log(1 + exp(x)); of double as `training.loss.nodes` computes it."""
     if x.dtype != ir.DataType.DOUBLE:
         return op.Softplus(x)
-    one, r = _one(x), op.Relu(x)
+    unit, r = _one(x), op.Relu(x)
     u = op.Exp(op.Sub(x, op.Add(r, r)))
-    s = op.Add(one, u)
-    return op.Add(r, op.Add(op.Log(s), op.Div(op.Sub(u, op.Sub(s, one)), s)))
+    s = op.Add(unit, u)
+    return op.Add(r, op.Add(op.Log(s), op.Div(op.Sub(u, op.Sub(s, unit)), s)))
 
 
 def _negative(x: Any) -> Any:  # noqa: ANN401
@@ -44,11 +44,11 @@ def binary_cross_entropy_with_logits(
     reduction: int = _MEAN,
 ) -> Any:  # noqa: ANN401
     """aten.binary_cross_entropy_with_logits -> weight ((1 - t) x + (1 + (pos_weight - 1) t) Softplus(-x))."""
-    one = _one(self)
+    unit = _one(self)
     loss = _softplus(_negative(self))
     if pos_weight is not None:
-        loss = op.Mul(op.Add(op.Mul(op.Sub(pos_weight, one), target), one), loss)
-    loss = op.Add(op.Mul(op.Sub(one, target), self), loss)
+        loss = op.Mul(op.Add(op.Mul(op.Sub(pos_weight, unit), target), unit), loss)
+    loss = op.Add(op.Mul(op.Sub(unit, target), self), loss)
     if weight is not None:
         loss = op.Mul(loss, weight)
     if reduction == _MEAN:

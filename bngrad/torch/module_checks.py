@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 
 
 def module_errors(forward: Forward) -> Iterator[BngradError]:
-    """Why a module with its loss function has no training step, as far as its tensors and submodules tell.
+    """The reasons why a module with its loss function has no training step, from its tensors and submodules.
 
     Each is an `InputError` (a tensor has no values, is complex, or shares memory with another, or names collide)
     or an `UnsupportedNodeError` (a submodule is a ScriptModule, or there is a hook on gradients).
     """
     yield from registered_hooks(forward, of_modules=not forward.custom_gradients)
-    for name, one in forward.named_modules():
-        if isinstance(one, torch.jit.ScriptModule):
+    for name, module in forward.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
             yield UnsupportedNodeError(
                 f"module {user_name(name)!r} is a ScriptModule, which torch.export does not trace; expected the "
-                "module that it was made of"
+                "module that it was compiled from"
             )
-        if isinstance(one, torch.nn.LSTM) and one.proj_size and not forward.custom_gradients:
+        if isinstance(module, torch.nn.LSTM) and module.proj_size and not forward.custom_gradients:
             yield UnsupportedNodeError(
                 f"module {user_name(name)!r} is an LSTM with proj_size, which ONNX's LSTM does not have; expected "
                 "proj_size=0, or a loop over time in the forward pass"
             )
     named = [*forward.named_parameters(), *forward.named_buffers()]
     seen: dict[str, str] = {}
-    for full, one in named:
+    for full, tensor in named:
         name = user_name(full)
-        if is_lazy(one):
+        if is_lazy(tensor):
             yield InputError(f"{name!r} is not initialized; run the module once, as lazy modules need")
-        elif one.device.type == "meta":
+        elif tensor.device.type == "meta":
             yield InputError(f"{name!r} is on the meta device, without values; expected a module with values")
-        elif one.is_complex():
-            yield InputError(f"{name!r} is {one.dtype}; expected real parameters and buffers")
+        elif tensor.is_complex():
+            yield InputError(f"{name!r} is {tensor.dtype}; expected real parameters and buffers")
         if name in seen:
             yield InputError(f"the module and the loss function both have a tensor {name!r}; rename one")
         seen[name] = full
     yield from _name_errors(seen)
-    if not any(is_lazy(one) for _, one in named):
+    if not any(is_lazy(tensor) for _, tensor in named):
         yield from _memory_errors(forward.tensors())
 
 
@@ -79,17 +79,17 @@ def _memory_errors(tensors: dict[str, torch.Tensor]) -> Iterator[InputError]:
 
 
 def require_module(module: object) -> None:
-    """Checks that there is a module, whose parameters and modes are its own.
+    """Checks that an object is a module with parameters and modes of its own.
 
     Raises:
-        InputError: There is none.
+        InputError: It is not.
     """
     if isinstance(module, torch.export.ExportedProgram) or (
         isinstance(module, torch.fx.GraphModule) and "train" in vars(module)
     ):
         raise InputError(
             "module is an exported program, which has no training mode; expected the torch.nn.Module that it was "
-            "made of, or its file by torch.onnx.export(program, dynamo=True, optimize=False) for "
+            "exported from, or its file by torch.onnx.export(program, dynamo=True, optimize=False) for "
             "bngrad.training_step"
         )
     if not isinstance(module, torch.nn.Module):
@@ -97,7 +97,7 @@ def require_module(module: object) -> None:
 
 
 def require_no_hidden_statistics(loss_fn: object) -> None:
-    """Checks that a loss function does not use a module whose buffers it changes, but which it does not have.
+    """Checks that a loss function does not change buffers of a module that is not its submodule.
 
     Raises:
         InputError: It does.
@@ -105,7 +105,7 @@ def require_no_hidden_statistics(loss_fn: object) -> None:
     cells = getattr(loss_fn, "__closure__", None) or ()
     for hidden in (cell.cell_contents for cell in cells):
         if isinstance(hidden, torch.nn.Module) and any(
-            isinstance(one, _BatchNorm) and one.training and one.track_running_stats for one in hidden.modules()
+            norm.training and norm.track_running_stats for norm in hidden.modules() if isinstance(norm, _BatchNorm)
         ):
             raise InputError(
                 f"loss_fn uses a {type(hidden).__name__} with a batch norm in training mode; expected a loss "

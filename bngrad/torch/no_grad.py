@@ -1,4 +1,4 @@
-"""Keeps what `torch.no_grad` says in an exported program, whose later stages drop it."""
+"""Keeps the effect of `torch.no_grad` in an exported program, whose later stages drop it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def detach_no_grad(program: ExportedProgram) -> None:
-    """Detaches what flows into the blocks of a program that ran without gradients.
+    """Detaches the inputs of a program's blocks that ran without gradients.
 
     Args:
-        program: As `torch.export.export` returns it; it is changed.
+        program: The result of `torch.export.export`; it is changed.
 
     Raises:
-        UnsupportedNodeError: A block writes in place to what has a gradient.
+        UnsupportedNodeError: A block writes in place to a tensor that has a gradient.
     """
     signature = program.graph_signature
     still = {*signature.inputs_to_buffers, *signature.user_inputs, *signature.inputs_to_lifted_tensor_constants}
@@ -65,7 +65,7 @@ def _placeholders(graph: Graph) -> list[Node]:
 
 def _written(graph: Graph) -> set[Node]:
     """The nodes whose tensors the ops of a block write to."""
-    found = set()
+    written = set()
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if node.op != "call_function" or schema is None:
@@ -74,8 +74,8 @@ def _written(graph: Graph) -> set[Node]:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
                 if isinstance(value, torch.fx.Node):
-                    found.add(value)
-    return found
+                    written.add(value)
+    return written
 
 
 def _is_float(node: Any) -> bool:  # noqa: ANN401 - an argument of a node

@@ -1,4 +1,4 @@
-"""The options of an optimizer of PyTorch as those of a training step."""
+"""Converts the options of an optimizer of PyTorch to those of a training step."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _KINDS = {getattr(torch.optim, kind.torch): kind for kind in OPTIMIZERS.values()
 """The optimizers of training steps, by the classes of PyTorch with their formulas."""
 
 _DEFAULTS = {"amsgrad": False, "maximize": False, "differentiable": False, "dampening": 0}
-"""Options of `torch.optim` that a training step has no other value for: they change the formula."""
+"""The only values of options of `torch.optim` that a training step supports: others change the formula."""
 
-_INSTEAD = "clip_norm= clips gradients, and what changes weights belongs between the calls of Trainer.step"
+_INSTEAD = "clip_norm= clips gradients, and code that changes weights belongs between the calls of Trainer.step"
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
@@ -45,7 +45,7 @@ class Group(NamedTuple):
     """A group of an optimizer of PyTorch with parameters to train."""
 
     where: str
-    """As messages name it."""
+    """The group's name in messages."""
     kind: type[torch.optim.Optimizer]
     options: Mapping[str, Any]
     names: list[str]
@@ -68,7 +68,7 @@ def trained_groups(optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> li
     if kind not in _KINDS:
         raise InputError(
             f"the optimizer is a {kind.__module__}.{kind.__qualname__}; expected a torch.optim.{kinds_text()}, "
-            "and no subclass"
+            "not a subclass"
         )
     if any(getattr(optimizer, hooks, None) for hooks in _HOOKS):
         raise InputError(
@@ -81,18 +81,18 @@ def trained_groups(optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> li
             "the optimizer has a step of its own (optimizer.step was assigned), which a training step does "
             "not run; delete it: " + _INSTEAD
         )
-    known = {id(parameter): name for name, parameter in parameters.items()}
+    names = {id(parameter): name for name, parameter in parameters.items()}
     groups = []
     for index, options in enumerate(optimizer.param_groups):
         trained = [parameter for parameter in options["params"] if parameter.requires_grad]
         group = Group(f"group {index} of the optimizer", kind, options, [])
         for parameter in trained:
-            if id(parameter) not in known:
+            if id(parameter) not in names:
                 raise InputError(
                     f"{group.where} has a parameter of shape {shape_text(parameter.shape)} that the module does "
                     "not have; expected parameters of the module"
                 )
-            group.names.append(known[id(parameter)])
+            group.names.append(names[id(parameter)])
             _require_type(group.names[-1], parameter)
         if trained:
             _require_defaults(group)
@@ -112,7 +112,7 @@ def _require_type(name: str, parameter: torch.Tensor) -> None:
 
 
 def _is_replaced(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an optimizer has another step than its class; schedulers of PyTorch wrap that of the class."""
+    """Returns whether an optimizer's step is not that of its class, which schedulers of PyTorch may wrap."""
     step = vars(optimizer).get("step")
     wrapped = getattr(step, "__wrapped__", None) if hasattr(step, "_wrapped_by_lr_sched") else step
     return step is not None and wrapped is not type(optimizer).step
@@ -127,8 +127,8 @@ def _require_defaults(group: Group) -> None:
             )
     if group.options.get("base_momentum") != group.options.get("max_momentum"):
         raise InputError(
-            f"{group.where} has a schedule of momentum or betas, which are constants of a training step; make the "
-            "scheduler (OneCycleLR, CyclicLR) with cycle_momentum=False, or, if it has ended, delete "
+            f"{group.where} has a schedule of momentum or betas, which are constants of a training step; create "
+            "the scheduler (OneCycleLR, CyclicLR) with cycle_momentum=False, or, if it has ended, delete "
             "'base_momentum' and 'max_momentum' from optimizer.param_groups"
         )
 
@@ -146,7 +146,7 @@ def common_optimizer(groups: Sequence[Group]) -> Optimizer:
             if value != expected[name] and name != "weight_decay":
                 raise InputError(
                     f"{group.where} has {name} {value}, and {groups[0].where} has {expected[name]}; expected one "
-                    "value: groups of a training step may differ in learning rate and weight decay alone"
+                    "value: groups of a training step may differ only in learning rate and weight decay"
                 )
     return first
 
@@ -155,7 +155,7 @@ def _optimizer_of(group: Group) -> Optimizer:
     kind = _KINDS[group.kind]
     if issubclass(kind, Adam):
         kind = AdamW if group.options.get("decoupled_weight_decay", kind is AdamW) else Adam
-    return kind(**{one.name: _hyperparameter(group, one) for one in fields(kind)})
+    return kind(**{field.name: _hyperparameter(group, field) for field in fields(kind)})
 
 
 def _hyperparameter(group: Group, field: Field[Any]) -> Any:  # noqa: ANN401
@@ -166,10 +166,10 @@ def _hyperparameter(group: Group, field: Field[Any]) -> Any:  # noqa: ANN401
 
 
 def learning_rates(groups: Sequence[Group]) -> list[float]:
-    """Returns the learning rate of each group; if all are 0, as at the start of a warm-up, what they start from.
+    """Returns the learning rate of each group; if all are 0, as at the start of a warm-up, the initial ones.
 
     Raises:
-        InputError: One is out of range, or the others are no multiples of the first.
+        InputError: A rate is out of range, or the others are not multiples of the first.
     """
     rates = [group.number("lr") for group in groups]
     for group, rate in zip(groups, rates, strict=True):
@@ -182,7 +182,7 @@ def learning_rates(groups: Sequence[Group]) -> list[float]:
         if without:
             raise InputError(
                 f"lr of all groups is 0, and {without[0]} has no initial_lr; expected one in each group, as a "
-                "scheduler that is made after the last add_param_group gives it"
+                "scheduler sets it that is created after the last add_param_group"
             )
         rates = [group.number("initial_lr") for group in groups]
     if rates[0] == 0 and any(rates):
@@ -199,7 +199,7 @@ def parameter_groups(
     """Returns the groups whose learning rate or weight decay is not that of the first, relative to it.
 
     Raises:
-        InputError: A learning rate is unsuitable, or no pattern matches the name of a parameter alone.
+        InputError: A learning rate is unsuitable, or no pattern matches only the name of a parameter.
     """
     rates = learning_rates(groups)
     for group, rate in zip(groups, rates, strict=True):
@@ -237,7 +237,7 @@ def as_number(what: str, value: object) -> float:
     """Returns a number, or that of a tensor of one element, as a float.
 
     Raises:
-        InputError: It is none.
+        InputError: The value is not a number.
     """
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.detach().item()

@@ -1,4 +1,4 @@
-"""What an optimizer keeps for a parameter: tensors of PyTorch to arrays of a training step, and back."""
+"""Converts an optimizer's state of a parameter: tensors of PyTorch to arrays of a training step, and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATE_TYPES = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
 }
-"""The types of parameters, and those that the state of a training step has for them."""
+"""The types of the state of a training step, by those of the parameters."""
 
 
 def to_array(value: torch.Tensor, parameter: torch.Tensor, what: str) -> Array:
@@ -47,8 +47,8 @@ def to_tensor(array: Array, parameter: torch.Tensor, what: str, *, nonzero: bool
     Args:
         array: The array.
         parameter: The parameter.
-        what: As messages name the array.
-        nonzero: Whether to refuse numbers that rounding to a 16-bit type makes 0.
+        what: The array's name in messages.
+        nonzero: Whether to refuse numbers that become 0 when they are rounded to a 16-bit type.
 
     Raises:
         InputError: It is not of the parameter's shape and the state's type for it, or out of the range of the
@@ -71,7 +71,7 @@ def to_tensor(array: Array, parameter: torch.Tensor, what: str, *, nonzero: bool
 
 
 def count_tensor(count: int) -> torch.Tensor:
-    """Returns a number of updates as PyTorch has it, a floating-point scalar on the CPU."""
+    """Returns a number of updates in PyTorch's form, a floating-point scalar on the CPU."""
     double = torch.get_default_dtype() == torch.float64
     return torch.tensor(float(count), dtype=torch.float64 if double else torch.float32, device="cpu")
 

@@ -1,7 +1,7 @@
-"""An optimizer of PyTorch as that of a training step, and its state in both directions.
+"""Converts an optimizer of PyTorch to that of a training step, and its state in both directions.
 
 The formulas are the same (see `training.optim`), so training can move between PyTorch and a training
-step after any update. The learning rate is an input of each update in both, and no part of the state.
+step after any update. The learning rate is an input of each update in both, and not part of the state.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class TorchOptimizer(NamedTuple):
     """The weights whose learning rate or weight decay is not that of the first group, and those that the optimizer
     has updated less often than others."""
     learning_rate: float
-    """That of the first group."""
+    """The learning rate of the first group."""
     weights: list[str]
     """The parameters that it trains, in the order of the module's `named_parameters`."""
     state: dict[str, Array]
-    """What it keeps, as ``<weight>/<slot>``, and the largest number of updates of a parameter, ``step``, if it
-    counts them and has made any. A parameter that it has not updated has no entries. The arrays are copies; for
-    16-bit parameters float32. `into_step` makes it part of a training step's state."""
+    """Its state as ``<weight>/<slot>``, and the largest number of updates of a parameter, ``step``, if it counts
+    them and there are any. A parameter without updates has no entries. The arrays are copies; for 16-bit
+    parameters float32. `into_step` copies it to a training step's state."""
 
     def groups_of(self, weights: Iterable[str]) -> list[ParameterGroup]:
         """Returns the groups for a training step of some of the weights, which may have no names of others."""
         patterns = {escape(weight) for weight in weights}
-        named = [(one, [name for name in one.names if name in patterns]) for one in self.groups]
-        return [replace(one, names=names) for one, names in named if names]
+        named = [(group, [name for name in group.names if name in patterns]) for group in self.groups]
+        return [replace(group, names=names) for group, names in named if names]
 
 
 def from_torch(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> TorchOptimizer:
@@ -92,31 +92,31 @@ def from_torch(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Par
     )
 
 
-def into_step(made: TorchOptimizer, step: TrainingStep) -> TrainingStep:
+def into_step(torch_optimizer: TorchOptimizer, step: TrainingStep) -> TrainingStep:
     """Returns a training step that starts from the state of an optimizer of PyTorch.
 
-    A momentum buffer that PyTorch has not made yet is zeros in the step, with the same next update.
+    A momentum buffer that PyTorch has not created yet is zeros in the step, with the same next update.
 
     Args:
-        made: The optimizer.
+        torch_optimizer: The optimizer.
         step: A step with its hyperparameters and groups; it is not changed. Parameters of the optimizer that the
             step does not train are ignored.
 
     Raises:
         InputError: The step has another optimizer or other numbers of updates, trains weights that the optimizer
-            does not have, or was made with ``defaults``.
+            does not have, or was built with ``defaults``.
     """
     info = step.info
-    _require_same_optimizer(info, made.optimizer, [made.optimizer.weight_decay])
-    _require_weights(info, made.weights)
+    _require_same_optimizer(info, torch_optimizer.optimizer, [torch_optimizer.optimizer.weight_decay])
+    _require_weights(info, torch_optimizer.weights)
     inputs = {*info.state, "" if info.flat is None else info.flat.input}
     if any(tensor.name in inputs for tensor in step.model.graph.initializer):
-        raise InputError("the inputs of the training step have defaults; make it with defaults=False")
-    count, state = made.state.get("step"), dict(step.state)
+        raise InputError("the inputs of the training step have defaults; build it with defaults=False")
+    count, state = torch_optimizer.state.get("step"), dict(step.state)
     for weight in info.names("weight"):
-        _require_count(info, weight, made)
-        for slot, name in _slot_names(info, weight, made.optimizer):
-            state[name] = made.state.get(f"{weight}/{slot}", state[name])
+        _require_count(info, weight, torch_optimizer.groups_of([weight]))
+        for slot, name in _slot_names(info, weight, torch_optimizer.optimizer):
+            state[name] = torch_optimizer.state.get(f"{weight}/{slot}", state[name])
     if count is not None:
         state |= dict.fromkeys(info.names("step"), count)
     return replace(step, state=info.require_state(state))
@@ -128,7 +128,7 @@ def into_torch(
     optimizer: torch.optim.Optimizer,
     parameters: Mapping[str, nn.Parameter],
 ) -> None:
-    """Writes what a training step keeps for its weights into an optimizer of PyTorch, by its `load_state_dict`.
+    """Writes the state of a training step's weights into an optimizer of PyTorch, by its `load_state_dict`.
 
     The values of the parameters stay, as do the options of the groups, such as the learning rate, and the state of
     parameters that the step does not train. For a 16-bit parameter the state is rounded to its type.
@@ -165,7 +165,7 @@ def into_torch(
         parameter = parameters[weight]
         new = {}
         for slot, name in _slot_names(info, weight, ours):
-            # A second moment of 0 makes updates of the size of the gradient divided by eps.
+            # With a second moment of 0, an update has the size of the gradient divided by eps.
             nonzero = slot == ours.second_moment
             new[slot] = to_tensor(arrays[name], parameter, f"{slot} of {weight!r}", nonzero=nonzero)
         if ours.torch_counts:
@@ -216,9 +216,9 @@ def _count(weight: str, step: object) -> int:
     return int(count)
 
 
-def _require_count(info: StepInfo, weight: str, made: TorchOptimizer) -> None:
-    """Checks that a step knows how many updates a weight is behind."""
-    behind = [one.updates_behind for one in made.groups_of([weight]) if one.updates_behind is not None]
+def _require_count(info: StepInfo, weight: str, groups: Sequence[ParameterGroup]) -> None:
+    """Checks that a step has the number of updates that a weight is behind in its groups."""
+    behind = [group.updates_behind for group in groups if group.updates_behind is not None]
     expected, held = (*behind, 0)[0], info.state[weight].updates_behind or 0
     if held != expected:
         raise InputError(
@@ -229,7 +229,7 @@ def _require_count(info: StepInfo, weight: str, made: TorchOptimizer) -> None:
 
 def _slot_names(info: StepInfo, weight: str, optimizer: Optimizer) -> Iterator[tuple[str, str]]:
     """The slots of a weight, and the tensors of the state that hold them: the last ones that belong to it."""
-    names = [name for name, one in info.state.items() if one.weight == weight]
+    names = [name for name, entry in info.state.items() if entry.weight == weight]
     yield from zip(optimizer.slots, names[len(names) - len(optimizer.slots) :], strict=True)
 
 

@@ -17,7 +17,7 @@ class ExportKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """How a module is exported; `bngrad.torch.export` describes each option."""
+    """The options of an export; `bngrad.torch.export` describes them."""
 
     dynamic_batch: bool = True
     dynamic_shapes: Any = None

@@ -1,4 +1,4 @@
-"""Turns off what is random, in a module and in the model of it, so that the two can be compared.
+"""Turns off the randomness of a module and of its exported model, so that the two can be compared.
 
 A uniform draw gives a quarter of its range, and a normal one a quarter of a deviation above its mean. Other draws
 are computed from these, as in `draws`: one of 0 or 1 gives 1 unless 1 is improbable, Dropout scales all elements,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _QUARTER = 0.25
-"""What a uniform draw from 0 to 1 gives, and a standard normal one."""
+"""The result of a uniform draw from 0 to 1, and of a standard normal draw."""
 
 
 class NothingRandom(TorchDispatchMode):
@@ -48,7 +48,7 @@ def _quarter(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noq
 
 
 def _integer(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-    low, high = [0, *(one for one in args if isinstance(one, int))][-2:]
+    low, high = [0, *(argument for argument in args if isinstance(argument, int))][-2:]
     return func(*args, **kwargs).fill_(math.floor((high - low) * _QUARTER + low))
 
 
@@ -75,7 +75,7 @@ def _uniform_(_func: Callable[..., Any], tensor: Any, low: float = 0.0, high: fl
 
 
 _TIME = -math.log1p(-_QUARTER)
-"""What a draw from the exponential distribution of rate 1 gives."""
+"""The result of a draw from the exponential distribution of rate 1."""
 
 
 def _exponential_(_func: Callable[..., Any], tensor: Any, lambd: float = 1.0, **_: Any) -> Any:  # noqa: ANN401
@@ -127,7 +127,7 @@ def _kept(probability: float) -> float:
 
 
 def _factor(ratio: float) -> float:
-    """What Dropout multiplies with."""
+    """The factor of Dropout."""
     return _kept(1.0 - ratio) / (1.0 - ratio) if ratio < 1 else 0.0
 
 
@@ -163,7 +163,7 @@ _DRAWS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def nothing_random(model: ir.Model) -> ir.Model:
-    """Returns a copy of a forward model with the same turned off; other random nodes stay."""
+    """Returns a copy of a forward model with the same draws replaced; other random nodes stay."""
     result = BernoulliPass()(model.clone()).model
     names = Names(result)
     for node in random_nodes(result):
@@ -177,9 +177,9 @@ def nothing_random(model: ir.Model) -> ir.Model:
 
 
 def _scale(node: ir.Node, opset: int, names: Names) -> None:
-    """Replaces a Dropout in training mode by its factor, and another by nothing."""
+    """Replaces a Dropout in training mode by its factor, and removes any other."""
     ratio, training = (
-        constant_value(one) if one is not None else None for one in (*node.inputs[1:3], None, None)[:2]
+        constant_value(value) if value is not None else None for value in (*node.inputs[1:3], None, None)[:2]
     )
     x, graph = node.inputs[0], node.graph
     if x is not None and training is not None and training.numpy().item():
@@ -233,6 +233,6 @@ def _draw_most_probable(node: ir.Node, names: Names) -> None:
     for new in (sizes, first, repeated):
         new.name = new.outputs[0].name = names.fresh(f"{drawn.name}_{new.op_type}")
     typed.outputs[0].type, typed.outputs[0].shape = drawn.type, drawn.shape
-    made = [sizes, first, repeated, typed]
-    ir.convenience.replace_nodes_and_values(graph, node, [node], made, [drawn], typed.outputs)
+    nodes = [sizes, first, repeated, typed]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, [drawn], typed.outputs)
     typed.outputs[0].name = drawn.name

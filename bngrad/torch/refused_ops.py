@@ -28,25 +28,25 @@ _REFUSED = {
     ),
     "_pack_padded_sequence": (
         "the module packs sequences (pack_padded_sequence), which ONNX does not have; run the recurrent layer on "
-        "the padded tensor, and mask its outputs behind the end of each sequence"
+        "the padded tensor, and mask its outputs after the end of each sequence"
     ),
 }
-"""Why each op is refused, by its name in PyTorch's dispatcher."""
+"""The reason to refuse each op, by its name in PyTorch's dispatcher."""
 
 
 class RefusedOps(TorchDispatchMode):
     """While it is active, ops that a training step cannot have are refused.
 
     Args:
-        found: Where the errors go, by their text; None to raise the first.
+        errors: Receives the errors, by their text; None to raise the first.
 
     Raises:
-        UnsupportedNodeError: By the call of such an op, if ``found`` is None.
+        UnsupportedNodeError: Such an op is called, and ``errors`` is None.
     """
 
-    def __init__(self, found: dict[str, BngradError] | None = None) -> None:
+    def __init__(self, errors: dict[str, BngradError] | None = None) -> None:
         super().__init__()
-        self._found = found
+        self._errors = errors
 
     def __torch_dispatch__(
         self,
@@ -59,9 +59,9 @@ class RefusedOps(TorchDispatchMode):
         name = getattr(func, "_opname", "")
         if name in _REFUSED:
             error = UnsupportedNodeError(_REFUSED[name])
-            if self._found is None:
+            if self._errors is None:
                 raise error
-            self._found.setdefault(str(error), error)
+            self._errors.setdefault(str(error), error)
             if name == "embedding_renorm_":
-                return args[0]  # as it was, so that nothing else is said of the weight
+                return args[0]  # unchanged, so that the weight is not reported again
         return func(*args, **kwargs or {})

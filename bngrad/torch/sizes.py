@@ -1,4 +1,4 @@
-"""The sizes for which an exported program is right, from what `torch.export` assumed while it traced."""
+"""The sizes for which an exported program is right, from the assumptions of `torch.export` while it traced."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ class Sizes(NamedTuple):
     axes: list[dict[int, str]]
     """The names of the symbolic dimensions, by their index, for each tensor of the example."""
     fixed: list[tuple[str, int, int]]
-    """The dimensions that were to be symbolic and are not: input, index, size."""
+    """The dimensions that are fixed although they were to be symbolic: input, index, size."""
     conditions: list[Condition]
-    """What the sizes have to fulfil."""
+    """The conditions that the sizes must fulfil."""
     in_training: list[Condition]
-    """What they have to fulfil in training mode besides."""
+    """The further conditions in training mode."""
 
 
 class TrainingChecks:
-    """What PyTorch checks in training mode alone, and would otherwise be a condition in evaluation mode, too."""
+    """The checks that PyTorch runs only in training mode, kept apart from the conditions of evaluation mode."""
 
     def __init__(self) -> None:
         self.batches: list[Any] = []
@@ -87,8 +87,8 @@ class TrainingChecks:
 
         def collect(size: Sequence[Any]) -> None:
             values = size[0]
-            for one in size[2:]:
-                values = values * one
+            for dimension in size[2:]:
+                values = values * dimension
             if isinstance(values, torch.SymInt):
                 self.batches.append(values.node.expr)
             else:
@@ -102,7 +102,7 @@ class TrainingChecks:
 
 
 def exact_sizes() -> AbstractContextManager[None]:
-    """While it is active, PyTorch assumes nothing of symbolic sizes that the module does not ask.
+    """While it is active, PyTorch assumes only what the module's branches ask of symbolic sizes.
 
     Otherwise it assumes that they are 2 or more, so that a branch on ``x.shape[0] > 1`` leaves no trace.
     """
@@ -113,24 +113,24 @@ def exact_sizes() -> AbstractContextManager[None]:
 
 
 def read_sizes(program: ExportedProgram, example: Example, dynamic: Dynamic, checks: TrainingChecks) -> Sizes:
-    """Reads the symbolic dimensions of a program, and what was assumed of their sizes.
+    """Reads the symbolic dimensions of a program, and the conditions on their sizes.
 
     Args:
-        program: What `torch.export.export` returns.
+        program: The result of `torch.export.export`.
         example: The arguments.
         dynamic: The dimensions that were to be symbolic, and their names.
-        checks: What was checked while it was traced.
+        checks: The checks of training mode while it was traced.
 
     Raises:
         ModelError: A condition on sizes cannot be written as JSON.
     """
-    given = set(map(str, program.graph_signature.user_inputs))
+    inputs = set(map(str, program.graph_signature.user_inputs))
     values = [
-        node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder" and node.name in given
+        node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder" and node.name in inputs
     ]
-    tensors = [one for one in values if isinstance(one, torch.Tensor)]
+    tensors = [tensor for tensor in values if isinstance(tensor, torch.Tensor)]
     names = _Names(example, dynamic, tensors)
-    environment = next((one.fake_mode.shape_env for one in tensors if isinstance(one, FakeTensor)), None)
+    environment = next((tensor.fake_mode.shape_env for tensor in tensors if isinstance(tensor, FakeTensor)), None)
     if environment is None or not names.of_symbols:
         return Sizes({}, names.axes, names.fixed, [], [])
     guards = [environment.replace(guard.expr) for guard in environment.guards]
@@ -146,7 +146,7 @@ def read_sizes(program: ExportedProgram, example: Example, dynamic: Dynamic, che
         names.axes,
         names.fixed,
         _unique(conditions),
-        _unique(one for one in in_training if one not in conditions),
+        _unique(condition for condition in in_training if condition not in conditions),
     )
 
 
@@ -155,7 +155,7 @@ class _Names:
 
     Args:
         example: The arguments.
-        dynamic: The names that are wanted.
+        dynamic: The names that users chose.
         tensors: The inputs of the program.
     """
 
@@ -164,13 +164,13 @@ class _Names:
         self.axes: list[dict[int, str]] = [{} for _ in tensors]
         self.fixed: list[tuple[str, int, int]] = []
         self.derived: list[Condition] = []
-        """That a dimension is a function of others."""
+        """The conditions that state a dimension as a function of others."""
         later: list[tuple[int, int, str, sympy.Expr]] = []
         taken = {name for names in dynamic.axes for name in names.values() if name is not None}
         for index, (input_name, tensor, names) in enumerate(
             zip(example.names, tensors, dynamic.axes, strict=True)
         ):
-            for axis, wanted in names.items():
+            for axis, dynamic_name in names.items():
                 size = tensor.shape[axis]
                 expression = size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
                 if expression.is_Integer:
@@ -179,7 +179,7 @@ class _Names:
                 if expression in self.of_symbols:
                     self.axes[index][axis] = self.of_symbols[expression]
                     continue
-                name = free_name(f"{input_name}_dim_{axis}", taken) if wanted is None else wanted
+                name = free_name(f"{input_name}_dim_{axis}", taken) if dynamic_name is None else dynamic_name
                 taken.add(name)
                 self.axes[index][axis] = name
                 if expression.is_Symbol:
@@ -190,37 +190,39 @@ class _Names:
             self.derived.append(["==", name, self._operand(expression)])
 
     def fix(self, symbols: Iterable[sympy.Basic], example: Example) -> list[Condition]:
-        """Fixes sizes at those of the example; returns the conditions that say so."""
-        fixed = {self.of_symbols[one] for one in symbols if one in self.of_symbols}
-        found = []
+        """Fixes sizes at those of the example; returns these as conditions."""
+        fixed = {self.of_symbols[symbol] for symbol in symbols if symbol in self.of_symbols}
+        conditions = []
         for input_name, tensor, axes in zip(example.names, example.flat, self.axes, strict=True):
             for axis, name in axes.items():
                 if name in fixed:
                     size = int(tensor.shape[axis])
                     self.fixed.append((input_name, axis, size))
-                    found.append(["==", name, size])
-        return found
+                    conditions.append(["==", name, size])
+        return conditions
 
     def conditions(self, guards: Iterable[sympy.Basic]) -> list[Condition]:
         """The guards that sizes above 0 may violate, as conditions."""
         ranges = {symbol: ValueRanges(1, int_oo) for symbol in self.of_symbols}
-        found = []
+        conditions = []
         for guard in guards:
             if not guard.free_symbols or not guard.free_symbols <= ranges.keys():
                 continue  # it holds, or is on sizes that depend on values
             always = bound_sympy(guard, ranges)
             if not (always.is_singleton() and always.lower):
-                found.append(self._operand(guard))
-        return found
+                conditions.append(self._operand(guard))
+        return conditions
 
-    def limits(self, symbol: sympy.Symbol, limits: ValueRanges, known: Sequence[Condition]) -> Iterator[Condition]:
-        """The smallest and the largest size of a dimension, if no known condition has them."""
+    def limits(
+        self, symbol: sympy.Symbol, limits: ValueRanges, conditions: Sequence[Condition]
+    ) -> Iterator[Condition]:
+        """The smallest and the largest size of a dimension, as conditions that do not follow from others."""
         name = self.of_symbols.get(symbol)
         for operator, limit, beyond in ((">=", limits.lower, -1), ("<=", limits.upper, 1)):
             if name is None or not isinstance(limit, sympy.Integer) or not 1 < limit < _LARGEST:
                 continue
             outside = {name: int(limit) + beyond}
-            if all(names_in(one) != [name] or holds(one, outside) for one in known):
+            if all(names_in(condition) != [name] or holds(condition, outside) for condition in conditions):
                 yield [operator, name, int(limit)]
 
     def _operand(self, expression: sympy.Basic) -> Any:  # noqa: ANN401 - an integer, a name or a list
@@ -256,11 +258,11 @@ class _Names:
         )
 
     def _sum(self, terms: Sequence[sympy.Basic]) -> Any:  # noqa: ANN401
-        less = [one for one in terms if one.could_extract_minus_sign()]
-        more = [self._operand(one) for one in terms if one not in less]
+        less = [term for term in terms if term.could_extract_minus_sign()]
+        more = [self._operand(term) for term in terms if term not in less]
         total = 0 if not more else more[0] if len(more) == 1 else ["+", *more]
-        for one in less:
-            total = ["-", total, self._operand(-one)]
+        for term in less:
+            total = ["-", total, self._operand(-term)]
         return total
 
 
@@ -276,8 +278,8 @@ def _squeezed(program: ExportedProgram) -> Iterator[sympy.Expr]:
 
 
 def _unique(conditions: Iterable[Condition]) -> list[Condition]:
-    found: list[Condition] = []
-    for one in conditions:
-        if one not in found:
-            found.append(one)
-    return found
+    unique: list[Condition] = []
+    for condition in conditions:
+        if condition not in unique:
+            unique.append(condition)
+    return unique

@@ -1,4 +1,4 @@
-"""Reads what users give, exports it, and compares it with PyTorch."""
+"""Reads the user's arguments, exports the module, and compares it with PyTorch."""
 
 from __future__ import annotations
 
@@ -28,30 +28,27 @@ if TYPE_CHECKING:
 
     Loss = Callable[..., torch.Tensor]
 
-WRONG = 1e3
-"""How many times PyTorch's own error a result may be off before it is refused; rounding stays far below."""
+MAX_ERROR_RATIO = 1e3
+"""The largest error of a result in units of PyTorch's own; that of rounding stays far below."""
 
 
-class Read(NamedTuple):
-    """What users give, read and checked."""
+class Arguments(NamedTuple):
+    """The user's arguments, validated."""
 
     forward: Forward
     example: Example
     trained: list[str]
     """The parameters to train that the loss depends on."""
     warnings: list[str]
-    """What is probably not intended."""
+    """The warnings about the pass in PyTorch."""
     in_python: list[str]
-    """Where the forward pass leaves PyTorch's ops: with values of tensors, or their data."""
+    """The places at which the forward pass leaves PyTorch's ops: for values of tensors, or their data."""
 
 
-class Source(NamedTuple):
-    """What is exported, and what became of it."""
+class ExportResult(NamedTuple):
+    """A module and its exported model."""
 
-    forward: Forward
-    example: Example
-    trained: list[str]
-    """The parameters to train that the loss depends on."""
+    arguments: Arguments
     exported: Exported
 
 
@@ -61,49 +58,51 @@ def read_source(
     example: Any,  # noqa: ANN401
     options: ExportOptions,
     *,
-    wanted: Collection[str] | None = None,
+    weights: Collection[str] | None = None,
     sync: bool = False,
     blockers: list[BngradError] | None = None,
-) -> Source:
+) -> ExportResult:
     """Reads the arguments, and exports the module.
 
-    With a list of blockers, the errors that are not raised go there, so that others are found, too.
+    With a list of blockers, errors after which the export can continue are added to it instead of raised.
     """
-    read = read_arguments(module, loss_fn, example, wanted, options.input_names, blockers=blockers)
-    dynamic = read_dynamic(read.example, options.dynamic_shapes, dynamic_batch=options.dynamic_batch)
+    arguments = read_arguments(module, loss_fn, example, weights, options.input_names, blockers=blockers)
+    dynamic = read_dynamic(arguments.example, options.dynamic_shapes, dynamic_batch=options.dynamic_batch)
     try:
-        exported = export_training(read.forward, read.example, read.trained, dynamic, sync=sync, missing=blockers)
+        exported = export_training(
+            arguments.forward, arguments.example, arguments.trained, dynamic, sync=sync, missing=blockers
+        )
     except ModelError as error:
-        if isinstance(error, UnsupportedNodeError) or not read.in_python:
+        if isinstance(error, UnsupportedNodeError) or not arguments.in_python:
             raise
         raise ModelError(
-            f"{error}; the forward pass has {listed(read.in_python)}: use ops of PyTorch instead, such as "
+            f"{error}; the forward pass uses {listed(arguments.in_python)}: use ops of PyTorch instead, such as "
             "torch.where for a branch and detach() for data"
         ) from error
-    exported.warnings.extend(read.warnings)
-    return Source(read.forward, read.example, read.trained, exported)
+    exported.warnings.extend(arguments.warnings)
+    return ExportResult(arguments, exported)
 
 
 def read_arguments(
     module: torch.nn.Module,
     loss_fn: Loss | None,
     example: Any,  # noqa: ANN401
-    wanted: Collection[str] | None,
+    weights: Collection[str] | None,
     input_names: Sequence[str] | None,
     *,
     custom_gradients: bool = False,
     blockers: list[BngradError] | None = None,
-) -> Read:
+) -> Arguments:
     """Reads the arguments, and runs the module once in PyTorch.
 
     Args:
         module: The module.
         loss_fn: The loss function.
         example: The tensors of one batch.
-        wanted: The parameters to train; by default those that require a gradient.
+        weights: The parameters to train; by default those that require a gradient.
         input_names: Names for the tensors of the example.
         custom_gradients: Whether the module may define gradients of its own.
-        blockers: Where the errors go after which reading can go on; None to raise the first.
+        blockers: Receives the errors after which reading can continue; None to raise the first.
     """
 
     def refuse(errors: Iterable[BngradError]) -> None:
@@ -115,36 +114,36 @@ def read_arguments(
     require_module(module)
     forward = Forward(module, loss_function(loss_fn), custom_gradients=custom_gradients)
     refuse(module_errors(forward))
-    names = forward.tensors()
-    reserved = {LOSS, *names, *(f"{name}{NEW}" for name in names)}
-    gradients = {gradient_name(name) for name in names} if custom_gradients else set()
-    read = read_example(module, loss_fn, example, input_names, reserved | gradients)
-    forward.taken.update(read.names, gradients)
+    tensors = forward.tensors()
+    reserved = {LOSS, *tensors, *(f"{name}{NEW}" for name in tensors)}
+    gradients = {gradient_name(name) for name in tensors} if custom_gradients else set()
+    parsed = read_example(module, loss_fn, example, input_names, reserved | gradients)
+    forward.taken.update(parsed.names, gradients)
     trained = [
-        name for name, one in forward.tensors().items() if one.requires_grad and (wanted is None or name in wanted)
+        name for name, tensor in tensors.items() if tensor.requires_grad and (weights is None or name in weights)
     ]
     if not trained:
         raise InputError("no parameter of the module requires a gradient; expected one to train")
-    watch = Watch(forward.tensors(), trained, custom_gradients=custom_gradients)
+    watch = Watch(tensors, trained, custom_gradients=custom_gradients)
     try:
-        eager = run_eager(forward, read, trained, watch=watch)
+        eager = run_eager(forward, parsed, trained, watch=watch)
     except BngradError:
-        refuse(watch.errors.values())  # which may be why
+        refuse(watch.errors.values())  # they may be the cause
         raise
     refuse(pass_errors(watch, eager, custom_gradients=custom_gradients))
-    refuse(other_losses(eager.loss, run_eager(forward, read, trained, watch=watch).loss))
+    refuse(other_losses(eager.loss, run_eager(forward, parsed, trained, watch=watch).loss))
     trained = [name for name in trained if name in eager.gradients]
     if not trained:
         raise InputError("the loss does not depend on a parameter that requires a gradient; expected one to train")
     warnings = []
     if eager.recomputed:
         warnings.append(
-            f"a checkpoint computes again what changes {listed(eager.recomputed)}, so that PyTorch updates it "
-            "twice in a step; a training step updates it once"
+            f"a checkpoint recomputes an update of {listed(eager.recomputed)}, so PyTorch updates it twice in a "
+            "step; a training step updates it once"
         )
     if eager.changes.attributes:
         warnings.append(
-            f"the forward pass changes {listed(eager.changes.attributes)}, which the graph has as constants; if "
+            f"the forward pass changes {listed(eager.changes.attributes)}, which are constants in the graph; if "
             "they take part in the computation, register a buffer"
         )
     if watch.foreign:
@@ -152,11 +151,11 @@ def read_arguments(
             "the loss depends on tensors that require a gradient, and that neither the module nor loss_fn has as "
             f"parameters: {listed(watch.foreign, most=3)}; they are constants: register them to train them"
         )
-    return Read(forward, read, trained, warnings, list(watch.in_python))
+    return Arguments(forward, parsed, trained, warnings, list(watch.in_python))
 
 
 def pass_errors(watch: Watch, eager: Eager, *, custom_gradients: bool) -> Iterator[BngradError]:
-    """Why a pass that ran in PyTorch cannot be exported."""
+    """The reasons why a pass that ran in PyTorch cannot be exported."""
     yield from watch.errors.values()
     yield from watch.changed_aliases(eager.new)
     if not custom_gradients:
@@ -169,7 +168,7 @@ def pass_errors(watch: Watch, eager: Eager, *, custom_gradients: bool) -> Iterat
 
 
 def other_losses(loss: torch.Tensor, again: torch.Tensor) -> Iterator[ModelError]:
-    """That two passes with the same inputs, state and random numbers have different losses."""
+    """The error if two passes with the same inputs, state and random numbers have different losses."""
     if not torch.allclose(loss, again, rtol=1e-3, atol=1e-6, equal_nan=True):
         yield ModelError(
             f"two calls of the module with the same inputs have the losses {float(loss):g} and {float(again):g}: "
@@ -182,7 +181,7 @@ def loss_function(loss_fn: Loss | None) -> Loss | None:
     """Returns a loss function.
 
     Raises:
-        InputError: It is no function, or changes buffers of a module that it does not have.
+        InputError: It is not a function, or changes buffers of a module that is not its submodule.
     """
     if loss_fn is not None and not callable(loss_fn):
         raise InputError(f"loss_fn is a {type(loss_fn).__name__}; expected a function, a module, or None")
@@ -190,10 +189,10 @@ def loss_function(loss_fn: Loss | None) -> Loss | None:
     return loss_fn
 
 
-def check_source(source: Source) -> None:
-    """Refuses a model of which a step is not PyTorch's."""
-    model = source.exported.model
-    require_equal(compare_steps(source.forward, source.example, model, source.trained, steps=1, limit=WRONG))
+def check_source(source: ExportResult) -> None:
+    """Compares a step of the exported model with PyTorch, and refuses the model if it differs."""
+    (forward, example, trained, *_), exported = source
+    require_equal(compare_steps(forward, example, exported.model, trained, steps=1, limit=MAX_ERROR_RATIO))
 
 
 def require_equal(check: Check) -> None:
@@ -207,7 +206,7 @@ def require_equal(check: Check) -> None:
     worst = check.failures[0]
     if any(row.kind != "gradient" for row in check.failures):
         why = (
-            "PyTorch's exporter writes an op of the module otherwise, or the module is not a function of its "
+            "PyTorch's exporter writes an op of the module differently, or the module is not a function of its "
             "inputs, parameters and buffers"
         )
     else:

@@ -1,4 +1,4 @@
-"""`export`, `differentiate`, `training_step` and `compare`: what users call with a module."""
+"""`export`, `differentiate`, `training_step` and `compare`: the public functions of a module."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import onnx
 
     from bngrad.torch.options import CheckedKeywords, ExportKeywords, GraphKeywords, StepKeywords
-    from bngrad.torch.source import Source
+    from bngrad.torch.source import ExportResult
     from bngrad.training.optimizers import Optimizer
     from bngrad.training.training_step import TrainingStep
 
@@ -49,9 +49,9 @@ def export(
     Every batch norm is in the mode that it has in the module. Parameters and buffers keep the names of
     `named_parameters` and `named_buffers`; those of the loss function have the prefix ``loss_fn.``. The parameters
     that require a gradient, and the buffers that the forward pass changes, are inputs with their values as
-    defaults; the new value of the buffer ``name`` is the output ``name_new``. The metadata says which is which, so
-    that `bngrad.differentiate` and ``bngrad step`` need no further names. The module, its buffers and the random
-    state are not changed.
+    defaults; the new value of the buffer ``name`` is the output ``name_new``. The metadata records these names, so
+    that `bngrad.differentiate` and ``bngrad step`` need no others. The module, its buffers and the random state
+    are not changed.
 
     Args:
         module: The module, usually after ``module.train()``.
@@ -60,10 +60,10 @@ def export(
             ``.loss``.
         example: The tensors of one batch: ``(inputs, *targets)`` with a loss function, else the inputs. The inputs
             are a tensor, a tuple of positional arguments, or a dict of keyword arguments of the module's forward.
-        dynamic_batch: Whether the size of the batch stays symbolic: the first dimension of all tensors that have
-            there the size of the first tensor's.
-        dynamic_shapes: Which dimensions stay symbolic, as `torch.export.export` takes it: for each tensor of the
-            example a dict such as ``{0: "N", 1: "T"}`` of names, `torch.export.Dim`, ``Dim.AUTO`` or
+        dynamic_batch: Whether the size of the batch stays symbolic: the first dimension of the first tensor, and
+            of all tensors with the same size there.
+        dynamic_shapes: The dimensions that stay symbolic, as `torch.export.export` takes them: for each tensor of
+            the example a dict such as ``{0: "N", 1: "T"}`` of names, `torch.export.Dim`, ``Dim.AUTO`` or
             ``Dim.DYNAMIC``, or None; in the structure of the example, in a list, or in a dict by the names of the
             inputs. By default the size of the batch.
         input_names: Names for the tensors of the example, in its order. By default, the names of the parameters of
@@ -73,7 +73,7 @@ def export(
 
     Raises:
         InputError: The example or an argument is invalid, or the loss is not a float scalar.
-        ModelError: PyTorch cannot trace the module, or what its exporter wrote does not compute the same.
+        ModelError: PyTorch cannot trace the module, or the exported model does not compute the same.
         UnsupportedNodeError: An op cannot be written as ONNX or has no gradient, or the module defines a gradient
             of its own.
 
@@ -98,15 +98,15 @@ def differentiate(
     lists all inputs and outputs.
 
     Args:
-        module: See `export`; so are its options.
+        module: See `export`, also for its options.
         loss_fn: See `export`.
         example: See `export`.
         defaults: Whether parameters and buffers keep their current values as defaults of their inputs.
         functions: Whether to embed the definitions of the ops as model-local functions.
-        sync: Whether to make the graph of one rank of a distributed run; see `bngrad.differentiate`.
+        sync: Whether to build the graph of one rank of a distributed run; see `bngrad.differentiate`.
 
     Raises:
-        InputError: See `export`; so are the following errors.
+        InputError: See `export`, also for the following errors.
         ModelError: See `export`.
         UnsupportedNodeError: See `export`.
 
@@ -115,11 +115,11 @@ def differentiate(
     """
     chosen = GraphOptions(**options)
     source = _source(module, loss_fn, example, chosen, sync=chosen.sync)
-    made = differentiate_model(
+    graph = differentiate_model(
         source.exported.model, defaults=chosen.defaults, functions=chosen.functions, sync=chosen.sync
     )
-    warn(source.exported.warnings + made.warnings)
-    return to_proto(made.model)
+    warn(source.exported.warnings + graph.warnings)
+    return to_proto(graph.model)
 
 
 @takes_keywords(StepOptions)
@@ -137,19 +137,19 @@ def training_step(
     changes. The evaluation graph is exported from the module in evaluation mode. `load_into` writes a state back.
 
     Args:
-        module: See `export`; so are its options.
+        module: See `export`, also for its options.
         loss_fn: See `export`.
         example: See `export`.
         optimizer: See `bngrad.training_step`; or an optimizer of `torch.optim`, whose parameters, groups,
-            hyperparameters and state are taken over. Its learning rate is not: pass it to `bngrad.Trainer`.
-        layout: See `bngrad.training_step`; so are the following arguments.
+            hyperparameters and state are copied. Its learning rate is not: pass it to `bngrad.Trainer`.
+        layout: See `bngrad.training_step`, also for the following arguments.
         groups: Parameters with a weight decay or a learning rate of their own.
         clip_norm: The largest global norm of the gradients.
-        accumulate: The number of calls that make one update.
+        accumulate: The number of calls of one update.
         outputs: Further outputs.
         defaults: Whether the initial state is the default of the inputs.
         functions: Whether to embed the definitions of the ops as model-local functions.
-        sync: Whether to make the step of one rank of a distributed run; see `bngrad.training_step`.
+        sync: Whether to build the step of one rank of a distributed run; see `bngrad.training_step`.
 
     Raises:
         InputError: See `export`; also, the optimizer is unknown or has an option that a step does not support.
@@ -159,26 +159,25 @@ def training_step(
     Warns:
         BngradWarning: See `export`.
     """
-    chosen, taken = StepOptions(**options), None
+    chosen, torch_optimizer = StepOptions(**options), None
     if isinstance(optimizer, type | tuple | list):
-        given = (
+        what = (
             f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
         )
         raise InputError(
-            f"optimizer is {given}; expected an instance of torch.optim's {kinds_text()}, or bngrad's: a step has "
-            "one"
+            f"optimizer is {what}; expected an instance of torch.optim's {kinds_text()}, or of bngrad's"
         )
     if isinstance(optimizer, torch.optim.Optimizer):
         if chosen.groups:
             raise InputError("groups are given along with an optimizer of torch.optim, which has its own; use one")
-        taken = from_torch(optimizer, Forward(module, loss_function(loss_fn)).tensors())
-    wanted = None if taken is None else taken.weights
-    source = _source(module, loss_fn, example, chosen, wanted=wanted, sync=chosen.sync)
-    forward, exported = source.forward, source.exported
-    evaluation = export_inference(forward, source.example, exported.sizes)
+        torch_optimizer = from_torch(optimizer, Forward(module, loss_function(loss_fn)).tensors())
+    weights = None if torch_optimizer is None else torch_optimizer.weights
+    arguments, exported = _source(module, loss_fn, example, chosen, weights=weights, sync=chosen.sync)
+    evaluation = export_inference(arguments.forward, arguments.example, exported.sizes)
     update = values_of(UpdateOptions, chosen)
-    if taken is not None:
-        update |= {"optimizer": taken.optimizer, "groups": taken.groups_of(exported.info.weights)}
+    if torch_optimizer is not None:
+        groups = torch_optimizer.groups_of(exported.info.weights)
+        update |= {"optimizer": torch_optimizer.optimizer, "groups": groups}
     step = build_step(
         exported.model,
         StepOfModel(**{"optimizer": optimizer, **update}, functions=chosen.functions, sync=chosen.sync),
@@ -186,8 +185,8 @@ def training_step(
         evaluation_conditions=evaluation.sizes.conditions,
     )
     warn(exported.warnings + step.warnings)
-    made = training_step_of(step)
-    return made if taken is None else into_step(taken, made)
+    result = training_step_of(step)
+    return result if torch_optimizer is None else into_step(torch_optimizer, result)
 
 
 @takes_keywords(ExportOptions)
@@ -203,11 +202,11 @@ def compare(
 
     Each is computed by the training graph, by PyTorch, and by PyTorch in float64, from the same state; a step of
     gradient descent leads to the next state. The measure of a tensor is the distance of the training graph from
-    float64 in units of PyTorch's own; up to 10 passes. Dropout and draws are not random for this. See
-    `bngrad.validation.float32_error`.
+    float64 in units of PyTorch's own; up to 10 passes. During the comparison, Dropout and draws are deterministic.
+    See `bngrad.validation.float32_error`.
 
     Args:
-        module: See `export`; so are its options, but for ``check``.
+        module: See `export`, also for its options, except ``check``.
         loss_fn: See `export`.
         example: See `export`.
         steps: The number of steps.
@@ -222,11 +221,11 @@ def compare(
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps is {steps!r}; expected a number of steps (int), at least 1")
-    source = read_source(module, loss_fn, example, ExportOptions(**options))
-    model = source.exported.model
-    check = compare_steps(source.forward, source.example, model, source.trained, steps=steps)
-    warn(source.exported.warnings)
-    shapes = {name: list(one.shape) for name, one in zip(source.example.names, source.example.flat, strict=True)}
+    (forward, batch, trained, *_), exported = read_source(module, loss_fn, example, ExportOptions(**options))
+    model = exported.model
+    check = compare_steps(forward, batch, model, trained, steps=steps)
+    warn(exported.warnings)
+    shapes = {name: list(tensor.shape) for name, tensor in zip(batch.names, batch.flat, strict=True)}
     batch_norms = sum(node.op_type == "BatchNormalization" for node in model.graph)
     return Report(
         type(module).__name__,
@@ -237,7 +236,7 @@ def compare(
         shapes,
         [check],
         [],
-        source.exported.warnings,
+        exported.warnings,
     )
 
 
@@ -247,11 +246,11 @@ def _source(
     example: Any,  # noqa: ANN401
     options: CheckedOptions,
     *,
-    wanted: Collection[str] | None = None,
+    weights: Collection[str] | None = None,
     sync: bool = False,
-) -> Source:
-    """The exported module, which computes what PyTorch does if that is checked."""
-    source = read_source(module, loss_fn, example, options, wanted=wanted, sync=sync)
+) -> ExportResult:
+    """The exported module, compared with PyTorch unless ``check`` is False."""
+    source = read_source(module, loss_fn, example, options, weights=weights, sync=sync)
     if options.check:
         check_source(source)
     return source

@@ -1,4 +1,4 @@
-"""The ops of PyTorch that its exporter writes wrongly, or without the stop of a gradient, as ONNX."""
+"""Translations of ops of PyTorch that its exporter writes wrongly, or without the stop of a gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What `torch.onnx.export` takes as its custom translation table."""
+    """The custom translation table for `torch.onnx.export`."""
     stop_gradient.register_schema()
     return {
         torch.ops.aten._native_batch_norm_legit_functional.default: batch_norm,

@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 _HOLDERS = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (list, deque, dict, set)
-
-
 _PLAIN = (int, float, bool, str)
 
 
 class Changes(NamedTuple):
-    """What changed that is no tensor."""
+    """The changes to anything but tensors."""
 
     random: list[str]
-    """Whose random numbers were drawn."""
+    """The libraries whose random numbers were drawn."""
     attributes: list[str]
     """The attributes of modules that are numbers or texts."""
 
@@ -35,11 +33,12 @@ def untouched(module: torch.nn.Module) -> Iterator[Changes]:
     """Restores a module when the block ends, also by an error.
 
     Attributes of the module and its submodules get their objects back, and lists, dicts and sets among them their
-    elements; the values of tensors are not copied, so the block must not write to them. What is yielded says
-    afterwards what changed that is no tensor: a graph has it as a constant.
+    elements; the values of tensors are not copied, so the block must not write to them. The yielded object lists
+    afterwards the changes that a graph cannot have, because they are not of tensors.
     """
     saved = [
-        (one, dict(vars(one)), {name: dict(vars(one)[name]) for name in _HOLDERS}) for one in module.modules()
+        (submodule, dict(vars(submodule)), {name: dict(vars(submodule)[name]) for name in _HOLDERS})
+        for submodule in module.modules()
     ]
     containers = [
         (value, copy(value))
@@ -48,7 +47,7 @@ def untouched(module: torch.nn.Module) -> Iterator[Changes]:
         if isinstance(value, _CONTAINERS)
     ]
     changes = Changes([], [])
-    of_python, of_numpy = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002 - what modules use
+    of_python, of_numpy = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002 - modules use it
     with torch.random.fork_rng(devices=[]):
         try:
             yield changes
@@ -59,20 +58,20 @@ def untouched(module: torch.nn.Module) -> Iterator[Changes]:
                 changes.random.append("NumPy")
             random.setstate(of_python)
             np.random.set_state(of_numpy)  # noqa: NPY002
-            for one, attributes, _ in saved:
-                now = vars(one)
+            for submodule, attributes, _ in saved:
+                now = vars(submodule)
                 plain = [name for name, value in attributes.items() if type(value) in _PLAIN and name in now]
                 changes.attributes.extend(
                     name
                     for name in plain
                     if name != "training" and now[name] is not attributes[name] and now[name] != attributes[name]
                 )
-            for one, attributes, held in saved:
-                vars(one).clear()
-                vars(one).update(attributes)
+            for submodule, attributes, held in saved:
+                vars(submodule).clear()
+                vars(submodule).update(attributes)
                 for name in _HOLDERS:
-                    vars(one)[name].clear()
-                    vars(one)[name].update(held[name])
+                    vars(submodule)[name].clear()
+                    vars(submodule)[name].update(held[name])
             for value, elements in containers:
                 value.clear()
                 (value.extend if isinstance(value, list | deque) else value.update)(elements)

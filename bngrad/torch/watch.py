@@ -1,4 +1,4 @@
-"""Watches a forward pass in PyTorch for what an exported graph would not have."""
+"""Watches a forward pass in PyTorch for calls that an exported graph would drop."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import FrameType
 
-ADVICE = "bngrad derives gradients from the forward pass alone, so this one would be lost"
+ADVICE = "bngrad derives gradients only from the forward pass, so this one would be lost"
 
-_TORCH, _BNGRAD = (str(Path(one).parent) for one in (torch.__file__, __file__))
+_TORCH, _BNGRAD = (str(Path(file).parent) for file in (torch.__file__, __file__))
 
 _HOOKS = {
     "Tensor.register_hook": f"calls Tensor.register_hook in its forward; {ADVICE}: remove it",
@@ -31,12 +31,12 @@ _HOOKS = {
     ),
     "Tensor.grad_fn.__get__": f"reads Tensor.grad_fn in its forward, as for a hook; {ADVICE}: remove it",
 }
-"""What a backward pass of PyTorch's autograd has, and one that is derived from the forward pass has not."""
+"""Calls that change a backward pass of PyTorch's autograd, but not one that is derived from the forward pass."""
 _NESTED = "in its forward, which PyTorch's exporter cannot trace; expected a loss without gradients"
 _UNTRACED = {
     "torch.autograd.grad": f"calls torch.autograd.grad {_NESTED}",
     "Tensor.backward": f"calls Tensor.backward {_NESTED}",
-    "Tensor.detach_": "calls Tensor.detach_, which PyTorch's exporter drops; assign what detach() returns instead",
+    "Tensor.detach_": "calls Tensor.detach_, which PyTorch's exporter drops; assign x.detach() instead",
     "Tensor.grad.__set__": (
         "writes to Tensor.grad in its forward, which a training graph does not have; add to the loss instead"
     ),
@@ -50,12 +50,12 @@ _IN_PYTHON = {f"Tensor.{name}": f"Tensor.{name}" for name in _VALUES} | {"Tensor
 
 
 class Watch(TorchFunctionMode):
-    """While it is active, calls that an exported graph would not have are noted.
+    """While it is active, calls that an exported graph would drop are noted.
 
     Args:
         tensors: The module's parameters and buffers, by the user's names. The pass runs with copies of them.
         trained: The names of those that are trained.
-        custom_gradients: Whether gradients that the module defines are part of what is exported.
+        custom_gradients: Whether gradients that the module defines are exported.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Watch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.errors: dict[str, BngradError] = {}
-        """Why the pass cannot be exported, in the order in which it was found."""
+        """The reasons why the pass cannot be exported, in the order of the calls."""
         self.in_python: dict[str, None] = {}
         """The calls by which Python gets the value of a tensor, or its data."""
         self.foreign: dict[str, None] = {}
         """Tensors that require a gradient and are not the module's."""
         self._tensors, self._trained = tensors, frozenset(trained)
-        self._originals = {id(one): name for name, one in tensors.items() if name in trained}
+        self._originals = {id(tensor): name for name, tensor in tensors.items() if name in trained}
         self._ranges = sorted(memory_ranges(tensors))
         self._aliased: dict[str, str] = {}
         self._refused = _UNTRACED if custom_gradients else _HOOKS | _UNTRACED
@@ -78,7 +78,7 @@ class Watch(TorchFunctionMode):
     @contextmanager
     def watching(self, copies: Collection[torch.Tensor]) -> Iterator[None]:
         """Watches a pass that runs with copies of the tensors."""
-        self._known = {id(one): one for one in copies}
+        self._known = {id(tensor): tensor for tensor in copies}
         enter = saved_tensors_hooks.__enter__
 
         def refuse_and_enter(hooks: saved_tensors_hooks) -> None:
@@ -132,13 +132,12 @@ class Watch(TorchFunctionMode):
             self.foreign.setdefault(f"{list(leaf.shape)} at {_place() or 'PyTorch'}")
 
     def _note_memory(self, tensor: torch.Tensor) -> None:
-        """Notes a tensor in the memory of one of the module's, of which the pass has copies."""
+        """Notes a tensor that shares memory with one of the module's, of which the pass has copies."""
         if id(tensor) in self._originals:
             return
         for begin, end, _ in memory_ranges({"": tensor}):
-            index = (
-                bisect_left(self._ranges, (end,)) - 1
-            )  # the ranges do not overlap: the last one to begin before
+            # The ranges do not overlap, so only the last one that begins before the end may contain it.
+            index = bisect_left(self._ranges, (end,)) - 1
             if index >= 0 and self._ranges[index][1] > begin and (place := _place() or "PyTorch's code"):
                 name = self._ranges[index][2]
                 if name in self._trained:
@@ -162,17 +161,17 @@ class Watch(TorchFunctionMode):
 
 
 def memory_ranges(tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[int, int, str]]:
-    """The addresses where tensors begin and end, and their names, of those that have memory of a known extent."""
-    for name, one in tensors.items():
-        if one.layout != torch.strided or not one.numel():
+    """The addresses at which tensors begin and end, and their names; tensors without memory are left out."""
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or not tensor.numel():
             continue
         try:
-            begin = one.data_ptr()
+            begin = tensor.data_ptr()
         except RuntimeError:  # a wrapper of torch.func or a subclass without memory of its own
             continue
-        last = sum((size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True))
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         if begin:
-            yield begin, begin + (last + 1) * one.element_size(), name
+            yield begin, begin + (last + 1) * tensor.element_size(), name
 
 
 def _name(func: Callable[..., Any]) -> str:

@@ -1,7 +1,7 @@
 """onnx's own backend models, validated against PyTorch: python tests/from_torch/backend_models.py [--every N].
 
-It prints how many ended how. The loss, the inputs and what is differentiated are those of
-`gradient_fuzz.backend_models`; inputs that a model has no gradient of are left out.
+It prints the number of each outcome. The loss, the inputs and the differentiated values are those of
+`gradient_fuzz.backend_models`; inputs without a gradient are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXPECTED = (AGREES, IN_FLOAT64, NO_NUMBER, NO_GRADIENT, NOT_TRIED)
 
 
 def end_of(test) -> str:
-    """How a test of onnx ends."""
+    """The outcome of a test of onnx."""
     warnings.simplefilter("ignore")
     try:
         case = case_of(test)
@@ -63,9 +63,9 @@ def _has_gradient(case: Case, name: str) -> bool:
 
 
 @click.command()
-@click.option("--every", default=1, help="Every n-th model alone.")
+@click.option("--every", default=1, help="Run only every n-th model.")
 def main(every: int) -> None:
-    """Print how many models ended how, and the names of those that do not agree."""
+    """Print the number of each outcome, and the names of the models that do not agree."""
     ends = {test.name: end_of(test) for test in backend_tests()[::every]}
     for name, end in ends.items():
         if end == IN_FLOAT64 or not end.startswith(EXPECTED):

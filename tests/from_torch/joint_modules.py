@@ -1,4 +1,4 @@
-"""Modules whose training graphs by PyTorch's autograd the tests compare with it."""
+"""Modules for the comparison of training graphs by PyTorch's autograd with PyTorch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.nn import functional
 
 
 class Case(NamedTuple):
-    """A function that makes a module, and the shape of its input without the batch."""
+    """A function that creates a module, and the shape of its input without the batch."""
 
     make: object
     shape: tuple[int, ...]
     classes: int = 0
-    """Of an input of labels; 0: it is a float."""
+    """The number of classes of an input of labels; 0 for an input of floats."""
 
 
 def head(channels):
@@ -23,7 +23,7 @@ def head(channels):
 
 
 def image(*modules, channels=4, size=8):
-    return Case(lambda: nn.Sequential(*(one() for one in modules), *head(channels)), (3, size, size))
+    return Case(lambda: nn.Sequential(*(make() for make in modules), *head(channels)), (3, size, size))
 
 
 def conv(out=4, **options):
@@ -31,7 +31,7 @@ def conv(out=4, **options):
 
 
 def rows(*modules):
-    return Case(lambda: nn.Sequential(*(one() for one in modules)), (4,))
+    return Case(lambda: nn.Sequential(*(make() for make in modules)), (4,))
 
 
 class Function(nn.Module):
@@ -46,7 +46,7 @@ class Function(nn.Module):
 
 
 def calls(function, *modules, shape=(4,), classes=0):
-    return Case(lambda: Function(function, *(one() for one in modules)), shape, classes)
+    return Case(lambda: Function(function, *(make() for make in modules)), shape, classes)
 
 
 class Residual(nn.Module):

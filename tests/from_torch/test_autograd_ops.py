@@ -41,14 +41,14 @@ REFUSED = {
         for policy in ("not_larger", "not_smaller")
     },
 }
-"""What PyTorch lacks, of onnx's cases."""
+"""The cases of onnx that PyTorch lacks, with the message."""
 TYPES = {
     getattr(onnx.TensorProto, name)
     for name in ("BOOL", "DOUBLE", "FLOAT", "FLOAT16", "INT8", "INT16", "INT32", "INT64", "UINT8")
 }
-"""Of onnx's cases: those of other types are left out."""
+"""The types of onnx's cases that are compared."""
 LIMIT = 2e-6
-"""Of gradients, whose graphs have constants in float."""
+"""The limit for gradients, whose graphs have constants in float."""
 
 
 def test_every_gradient_rule_has_a_function():
@@ -60,13 +60,13 @@ def onnx_cases():
     """onnx's tests of single nodes, by op type."""
     from onnx.backend.test.loader import load_model_tests
 
-    found = {}
+    tests = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for test in load_model_tests(kind="node"):
             if test.model is not None and len(test.model.graph.node) == 1 and test.data_sets:
-                found.setdefault(test.model.graph.node[0].op_type, []).append(test)
-    return found
+                tests.setdefault(test.model.graph.node[0].op_type, []).append(test)
+    return tests
 
 
 @pytest.mark.parametrize("op_type", sorted(name for domain, name in OPS if domain == ""))
@@ -80,12 +80,12 @@ def test_onnx_cases(op_type):
         names = [value.name for value in graph.output]
         feeds = {value.name: _array(array) for value, array in zip(graph.input, inputs, strict=False)}
         try:
-            found = Autograd(ir.from_proto(test.model), names[0], {}, ForwardOptions())(feeds, names)
+            actual = Autograd(ir.from_proto(test.model), names[0], {}, ForwardOptions())(feeds, names)
         except UnsupportedNodeError as error:
             refused[test.name.removeprefix("test_")] = str(error)
             continue
         for name, want in zip(names, outputs, strict=True):
-            np.testing.assert_allclose(found[name], _array(want), rtol=1e-3, atol=1e-5, err_msg=test.name)
+            np.testing.assert_allclose(actual[name], _array(want), rtol=1e-3, atol=1e-5, err_msg=test.name)
         compared += 1
     assert bool(compared) != (op_type in SEQUENCES)
     expected = REFUSED.get(op_type, {})
@@ -119,11 +119,11 @@ def test_sequences():
         loss = ReduceSum<keepdims = 0>(z)
     }""")
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
-    found = Autograd(ir.from_proto(model), "loss", {"x": "x_grad"}, ForwardOptions())({"x": x})
-    assert found["n"] == 6
-    np.testing.assert_array_equal(found["y"], x.T)
-    np.testing.assert_array_equal(found["z"], np.stack([x[:, 1:3]] * 2))
-    np.testing.assert_array_equal(found["x_grad"], np.repeat([[0, 2, 2, 0, 0, 0]], 2, axis=0))
+    actual = Autograd(ir.from_proto(model), "loss", {"x": "x_grad"}, ForwardOptions())({"x": x})
+    assert actual["n"] == 6
+    np.testing.assert_array_equal(actual["y"], x.T)
+    np.testing.assert_array_equal(actual["z"], np.stack([x[:, 1:3]] * 2))
+    np.testing.assert_array_equal(actual["x_grad"], np.repeat([[0, 2, 2, 0, 0, 0]], 2, axis=0))
 
 
 @pytest.mark.parametrize("case", [case for cases in TABLES.values() for case in cases], ids=str)

@@ -1,4 +1,4 @@
-"""`bngrad.torch.explain`, and docs/guides/pytorch-refusals.md, which has modules that are taken instead."""
+"""`bngrad.torch.explain`, and docs/guides/pytorch-refusals.md, which has modules that are accepted instead."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ PAGE = ROOT / "docs" / "guides" / "pytorch-refusals.md"
 
 
 def sections():
-    """The title of each section, and its blocks: a module, what is refused, and what is taken."""
+    """The title of each section, and its blocks: a module, the refusals, and an accepted module."""
     lines = PAGE.read_text().splitlines()
     titles = [(number, line[3:]) for number, line in enumerate(lines, 1) if line.startswith("## ")]
-    found = {}
+    by_title = {}
     for block in blocks(PAGE):
         title = next((title for number, title in reversed(titles) if number < block.line), None)
-        found.setdefault(title, []).append(block)
-    return found
+        by_title.setdefault(title, []).append(block)
+    return by_title
 
 
 @pytest.fixture(scope="module")
 def page():
     """The reports of each section, of its first module and of its last."""
-    found = sections()
-    (setup,) = found.pop(None)
+    by_title = sections()
+    (setup,) = by_title.pop(None)
     names = {"__name__": "page"}
     run(setup, names)
     reports = {}
-    for title, (before, _, after) in found.items():
+    for title, (before, _, after) in by_title.items():
         torch.manual_seed(1)
         reports[title] = []
         for block in (before, after):
@@ -60,7 +60,7 @@ def test_each_section_of_the_page(page, title):
     refused, taken = page[title]
     _, printed, _ = sections()[title]
     assert not refused.passed
-    assert is_printed(printed.text, "\n".join(f"refused: {one}" for one in refused.blockers)), str(refused)
+    assert is_printed(printed.text, "\n".join(f"refused: {blocker}" for blocker in refused.blockers)), str(refused)
     assert taken.passed, str(taken)
 
 
@@ -90,7 +90,7 @@ def test_everything_is_listed():
         assert sum(text in line for line in report.blockers) == 1, (text, str(report))
     assert {"N > 5", "N != 1"} < set(report.sizes)
     assert all("\n" not in line for line in report.blockers)
-    assert all(torch.equal(one, before[name]) for name, one in module.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
 def test_nothing_is_refused():

@@ -30,13 +30,13 @@ def load(case, version):
 
 
 def without_metadata(model):
-    """What onnxsim, onnxslim, ONNX Runtime and onnx's version converter leave of the record: node names."""
+    """The model with only the node names of its record, as onnxsim, onnxslim and ONNX Runtime leave it."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.metadata_props[:]
     for values in (result.graph.node, result.graph.value_info):
-        for one in values:
-            del one.metadata_props[:]
+        for value in values:
+            del value.metadata_props[:]
     return result
 
 
@@ -91,7 +91,7 @@ def test_gradients_are_right(version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_names_alone_tell_the_mode(version):
+def test_names_are_enough_for_the_mode(version):
     """The record of the parameters and of the module that is called twice is gone: a warning asks for it."""
     model = without_metadata(load("raw", version))
     with pytest.warns(bngrad.BngradWarning) as warned:
@@ -132,7 +132,7 @@ CHOICES = {
     "all trained": ({"training": ["*"]}, 3, 4),
     "separate": ({"shared_statistics": "separate"}, 2, 4),
 }
-"""The options, how many batch norms are trained, and how many running statistics are updated."""
+"""The options, and the numbers of trained batch norms and of updated running statistics."""
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -182,7 +182,7 @@ def test_refusals(name):
 
 
 def test_a_fold_in_training_mode_that_a_second_fold_hides_is_refused():
-    """The Conv has the call of the second batch norm alone; the module updates a mean that nothing reads."""
+    """The Conv has only the call of the second batch norm; the module updates a mean that nothing reads."""
     model = load("folded", "2.15")
     for node in model.graph.node:
         for entry in node.metadata_props:
@@ -204,14 +204,14 @@ def test_a_fold_in_evaluation_mode_is_a_warning(version):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         graph = bngrad.differentiate(load("evaluation", version))
-    assert any("folded batch norms into 1 layer" in str(one.message) for one in warned)
+    assert any("folded batch norms into 1 layer" in str(warning.message) for warning in warned)
     assert "conv.weight" in bngrad.read_training_graph(graph).gradients
 
 
 def test_inspect_says_what_is_trained():
-    found = inspect(ir.from_proto(load("raw", "2.15")))
-    assert [batch_norm.mode for batch_norm in found.batch_norms] == ["training", "training", "frozen"]
-    assert len(found.notes) == 1
+    report = inspect(ir.from_proto(load("raw", "2.15")))
+    assert [batch_norm.mode for batch_norm in report.batch_norms] == ["training", "training", "frozen"]
+    assert len(report.notes) == 1
     assert model_warnings(ir.from_proto(load("raw", "2.15"))) == []
 
 

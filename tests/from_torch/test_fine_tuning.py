@@ -32,23 +32,25 @@ def start(finetune):
 
 
 def stem(net):
-    return {name: one for name, one in net.state_dict().items() if name.startswith(("conv1.", "bn1.", "layer1."))}
+    frozen = ("conv1.", "bn1.", "layer1.")
+    return {name: value for name, value in net.state_dict().items() if name.startswith(frozen)}
 
 
 @pytest.mark.parametrize(("kind", "backends"), [("adamw", THIRDS), ("sgd", ["bngrad"] * 3)], ids=["adamw", "sgd"])
 def test_curves_and_weights_are_those_of_pytorch(finetune, start, kind, backends):
     net, data = start
     nets = [copy.deepcopy(net) for _ in range(2)]
-    wanted, curves = (
-        finetune.train(one, data, kind, way) for one, way in zip(nets, [["torch"] * 3, backends], strict=True)
+    curves_of_torch, curves = (
+        finetune.train(copied, data, kind, way)
+        for copied, way in zip(nets, [["torch"] * 3, backends], strict=True)
     )
-    for ours, theirs in zip(curves, wanted, strict=True):
+    for ours, theirs in zip(curves, curves_of_torch, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3)
-    assert wanted[-1].loss < 0.5 * wanted[0].loss
-    expected, state = (one.state_dict() for one in nets)
+    assert curves_of_torch[-1].loss < 0.5 * curves_of_torch[0].loss
+    expected, state = (copied.state_dict() for copied in nets)
     for name, value in expected.items():
         torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-4, msg=name)
-    assert all(torch.equal(one, stem(net)[name]) for name, one in stem(nets[1]).items())
+    assert all(torch.equal(value, stem(net)[name]) for name, value in stem(nets[1]).items())
 
 
 def test_without_the_state_of_the_optimizer_it_is_another_training(finetune, start, monkeypatch):
@@ -57,5 +59,5 @@ def test_without_the_state_of_the_optimizer_it_is_another_training(finetune, sta
     load = finetune.bngrad.torch.load_into
     monkeypatch.setattr(finetune.bngrad.torch, "load_into", lambda module, trainer, **_: load(module, trainer))
     curves = finetune.train(copy.deepcopy(net), data, "adamw", THIRDS)
-    assert curves[:2] == [pytest.approx(one, rel=1e-3) for one in expected[:2]]
+    assert curves[:2] == [pytest.approx(curve, rel=1e-3) for curve in expected[:2]]
     assert curves[2] != pytest.approx(expected[2], rel=1e-3)

@@ -1,6 +1,6 @@
-"""What changes gradients, losses and updates in PyTorch: the rows of docs/reference/gradient-sources.md.
+"""Sources of changed gradients, losses and updates in PyTorch: the rows of docs/reference/gradient-sources.md.
 
-What is taken over is one module: each row has a weight of its own, whose gradient is compared with PyTorch's.
+The rows that are taken over form one module: each has a weight, whose gradient is compared with PyTorch's.
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ def hooked(register, hook):
 
 
 def custom_parametrization():
-    made = nn.Linear(6, 6)
-    parametrize.register_parametrization(made, "weight", Tanh())
-    return made
+    linear = nn.Linear(6, 6)
+    parametrize.register_parametrization(linear, "weight", Tanh())
+    return linear
 
 
 def keep(_):
@@ -234,14 +234,14 @@ class Rows(nn.Module):
         self.rows = rows(names)
 
     def forward(self, x):
-        return [one(x) for one in self.rows.values()]
+        return [row(x) for row in self.rows.values()]
 
 
 def scaled_loss(module):
-    """The sum of the rows, a loss that one keeps, a penalty, and a factor."""
+    """The sum of the rows, a loss that a row keeps, a penalty, and a factor."""
 
     def loss_fn(outputs, target):
-        total = sum((one - target[: one.shape[0]]).pow(2).mean() for one in outputs)
+        total = sum((output - target[: output.shape[0]]).pow(2).mean() for output in outputs)
         return 1024 * (total + module.rows["auxiliary-loss"].kept + module.rows["detach"].w.pow(2).sum())
 
     return loss_fn
@@ -249,13 +249,13 @@ def scaled_loss(module):
 
 @pytest.fixture(scope="module")
 def taken():
-    """What PyTorch and the training graph compute of all rows."""
+    """The module that ran in PyTorch, and the training graph's outputs and their roles."""
     generator = torch.Generator().manual_seed(1)
     x, target = (torch.randn(8, 6, generator=generator) for _ in range(2))
     module, twin = Rows(TAKEN).train(), Rows(TAKEN).train()
     handles = [
         nn.modules.module.register_module_forward_hook(
-            lambda one, _, output: output * 1.5 if isinstance(one, Tanh) else None
+            lambda layer, _, output: output * 1.5 if isinstance(layer, Tanh) else None
         )
     ]
     try:
@@ -265,11 +265,11 @@ def taken():
             graph = bngrad.torch.differentiate(module, scaled_loss(module), (x, target))
             scaled_loss(twin)(twin(x), target).backward()
     finally:
-        for one in handles:
-            one.remove()
+        for handle in handles:
+            handle.remove()
     roles = bngrad.read_training_graph(graph)
     session = bngrad.session(graph)
-    names = [one.name for one in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return (
         twin,
         roles,
@@ -282,9 +282,9 @@ def test_taken_over(taken, name):
     twin, roles, results = taken
     row = f"rows.{name}."
     checked = 0
-    for key, one in twin.named_parameters():
-        if key.startswith(row) and one.requires_grad:
-            expected = torch.zeros_like(one) if one.grad is None else one.grad.to_dense()
+    for key, parameter in twin.named_parameters():
+        if key.startswith(row) and parameter.requires_grad:
+            expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
             if key not in roles.gradients:
                 assert not expected.any(), key
                 continue
@@ -330,12 +330,12 @@ def add_multi_hook(_, y):
 
 
 def add_node_hook(_, y):
-    y.grad_fn.register_prehook(lambda gradients: tuple(2 * one for one in gradients))
+    y.grad_fn.register_prehook(lambda gradients: tuple(2 * gradient for gradient in gradients))
     return y
 
 
 def saved_hooks(_, y):
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: one * 2, lambda one: one):
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor * 2, lambda tensor: tensor):
         return y.tanh()
 
 
@@ -357,7 +357,7 @@ def backward_inside(_, y):
 
 
 def functional_gradient(_, y):
-    return y * torch.func.grad(lambda one: one.tanh().sum())(y)
+    return y * torch.func.grad(lambda x: x.tanh().sum())(y)
 
 
 def write_gradient(self, y):
@@ -402,7 +402,7 @@ REFUSED = {
     ),
     "node-hook": (lambda: Net(add_node_hook), "reads Tensor.grad_fn"),
     "parameter-hook": (
-        lambda: with_hook(lambda net: net.fc.bias.register_hook(lambda one: one)),
+        lambda: with_hook(lambda net: net.fc.bias.register_hook(lambda gradient: gradient)),
         "'fc.bias' has a gradient hook",
     ),
     "post-accumulate-hook": (

@@ -1,4 +1,4 @@
-"""Training graphs whose backward pass PyTorch's autograd made: their results are PyTorch's."""
+"""Training graphs whose backward pass PyTorch's autograd computes: their results are PyTorch's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from joint_modules import CASES  # noqa: E402
 
 FLOAT32, FLOAT64 = 2e-6, 1e-12
 IN_FLOAT64 = ("rows", "layer-norm", "embedding", "tied", "attention", "slices", "dropout-of-0", "no-grad")
-"""Those whose ops ONNX Runtime has in float64."""
+"""The cases whose ops ONNX Runtime has in float64."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +42,11 @@ def eager(module, data, loss_fn=functional.cross_entropy):
     module = copy.deepcopy(module)
     loss = loss_fn(module(data[0]), *data[1:])
     loss.backward()
-    found = {"loss": loss.detach()}
-    found |= {f"{name}_grad": one.grad for name, one in module.named_parameters() if one.grad is not None}
-    found |= {f"{name}_new": one for name, one in module.named_buffers()}
-    return {name: one.numpy() for name, one in found.items()}
+    tensors = {"loss": loss.detach()}
+    gradients = {f"{name}_grad": parameter.grad for name, parameter in module.named_parameters()}
+    tensors |= {name: gradient for name, gradient in gradients.items() if gradient is not None}
+    tensors |= {f"{name}_new": buffer for name, buffer in module.named_buffers()}
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
 def run(model, data):
@@ -55,12 +56,12 @@ def run(model, data):
         value.name for value in model.graph.input if value.name not in {*info.gradients, *info.running_statistics}
     ]
     names = [value.name for value in session.get_outputs()]
-    values = session.run(None, {name: one.numpy() for name, one in zip(feeds, data, strict=True)})
+    values = session.run(None, {name: tensor.numpy() for name, tensor in zip(feeds, data, strict=True)})
     return dict(zip(names, values, strict=True)), info
 
 
 def require_equal(got, want, tolerance):
-    """Rounding of a gradient that is 0, and of a mean, is that of what they are sums of."""
+    """Compares values; the rounding error of a sum that is nearly 0 has the size of its terms."""
     size = max(np.linalg.norm(value) for name, value in want.items() if name.endswith("_grad"))
     for name, value in want.items():
         if name.endswith("_new") and name not in got:
@@ -77,12 +78,12 @@ def test_a_training_graph_computes_what_pytorch_does(name):
     module = case.make()
     before = copy.deepcopy(module.state_dict())
     model = bngrad.torch.import_joint(module, functional.cross_entropy, data_of(case, 6), check=False)
-    assert all(torch.equal(one, before[key]) for key, one in module.state_dict().items())
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
     data = data_of(case, 5)
     want = eager(module, data)
     got, info = run(model, data)
     assert set(info.gradients.values()) == {key for key in want if key.endswith("_grad")}
-    changed = {key for key, one in module.named_buffers() if not np.array_equal(want[f"{key}_new"], one.numpy())}
+    changed = {key for key, old in module.named_buffers() if not np.array_equal(want[f"{key}_new"], old.numpy())}
     assert set(info.running_statistics) == changed
     require_equal(got, want, FLOAT32)
 
@@ -175,7 +176,7 @@ def test_a_batch_size_that_the_module_computes_with_is_fixed(name):
         warnings.simplefilter("always", bngrad.BngradWarning)
         model = bngrad.torch.import_joint(module, functional.cross_entropy, data)
     assert bool(model.graph.input[0].type.tensor_type.shape.dim[0].dim_param) == symbolic
-    assert any("fixed at 6" in str(one.message) for one in caught) != symbolic
+    assert any("fixed at 6" in str(warning.message) for warning in caught) != symbolic
     require_equal(run(model, data)[0], eager(module, data), FLOAT32)
 
 
@@ -234,7 +235,7 @@ REFUSED = {
         bngrad.InputError,
         "no parameter of the module requires a gradient",
     ),
-    "a-batch-of-one": (lambda: nn.Linear(4, 3), [one[:1] for one in ROWS], bngrad.InputError, "batch of 1"),
+    "a-batch-of-one": (lambda: nn.Linear(4, 3), [tensor[:1] for tensor in ROWS], bngrad.InputError, "batch of 1"),
     "no-module": (lambda: nn.functional.relu, ROWS, bngrad.InputError, "expected a torch.nn.Module"),
 }
 
@@ -266,5 +267,5 @@ def test_defaults_can_be_left_out():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     model = bngrad.torch.import_joint(module, nn.CrossEntropyLoss(), ROWS, defaults=False, functions=False)
     info = bngrad.read_training_graph(model)
-    assert not {*info.gradients, *info.running_statistics} & {one.name for one in model.graph.initializer}
+    assert not {*info.gradients, *info.running_statistics} & {value.name for value in model.graph.initializer}
     assert not model.functions

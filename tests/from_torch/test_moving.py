@@ -22,7 +22,7 @@ class Network(nn.Module):
         torch.manual_seed(0)
         self.unused = nn.Parameter(torch.ones(3))
         self.step = nn.Parameter(torch.ones(5))
-        # No bias in front of the batch norm: its gradient is rounding alone, which Adam makes as large as others.
+        # No bias before the batch norm: its gradient is only rounding, which Adam scales to the size of others.
         self.first, self.norm, self.second = nn.Linear(3, 5, bias=False), nn.BatchNorm1d(5), nn.Linear(5, 2)
 
     def forward(self, x):

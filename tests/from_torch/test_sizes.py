@@ -1,4 +1,4 @@
-"""The sizes for which a training step is right: what torch.export assumes of them, and `dynamic_shapes`."""
+"""The sizes for which a training step is right: the assumptions of torch.export, and `dynamic_shapes`."""
 
 from __future__ import annotations
 
@@ -87,9 +87,13 @@ def plain(text):
     return text.replace("(", "").replace(")", "")
 
 
+def info_of(model):
+    return json.loads({entry.key: entry.value for entry in model.metadata_props}["bngrad.forward"])
+
+
 def conditions_of(model):
-    found = json.loads({one.key: one.value for one in model.metadata_props}["bngrad.forward"])
-    return [condition_text(one) for name in ("size_conditions", "training_size_conditions") for one in found[name]]
+    info = info_of(model)
+    return list(map(condition_text, info["size_conditions"] + info["training_size_conditions"]))
 
 
 @pytest.mark.parametrize("name", BRANCHES)
@@ -103,10 +107,8 @@ def test_what_the_module_asks_of_sizes_is_recorded(name):
 
 def test_halves_of_a_batch_need_even_sizes():
     model = bngrad.torch.export(Net(halves), None, (X, T), check=False)
-    conditions = json.loads({one.key: one.value for one in model.metadata_props}["bngrad.forward"])[
-        "size_conditions"
-    ]
-    right = [size for size in range(1, 9) if all(holds(one, {"N": size}) for one in conditions)]
+    conditions = info_of(model)["size_conditions"]
+    right = [size for size in range(1, 9) if all(holds(condition, {"N": size}) for condition in conditions)]
     assert right == [2, 4, 6, 8]
 
 
@@ -147,8 +149,9 @@ def test_adaptive_windows_are_of_one_size(name):
         model = bngrad.torch.export(
             Pooled(pool), None, example, dynamic_shapes=[{0: "N", 2: "H", 3: "W"}], check=False
         )
-    said = [str(one.message) for one in caught if "is fixed at" in str(one.message)]
-    assert [one for one in conditions_of(model) if "==" in one] == (["H == 12", "W == 8"] if fixed else [])
+    said = [str(warning.message) for warning in caught if "is fixed at" in str(warning.message)]
+    equations = [condition for condition in conditions_of(model) if "==" in condition]
+    assert equations == (["H == 12", "W == 8"] if fixed else [])
     assert len(said) == (2 if fixed else 0)
 
 
@@ -157,12 +160,12 @@ def test_adaptive_windows_in_files(size, refused):
     pool = nn.AdaptiveAvgPool2d(size)
     axes = ({0: Dim("N"), 2: Dim("H"), 3: Dim("W")},)
     net, example = Pooled(pool).eval(), (torch.rand(2, 1, 12, 8),)
-    made = torch.onnx.export(net, example, dynamo=True, dynamic_shapes=axes, optimize=False, verbose=False)
+    program = torch.onnx.export(net, example, dynamo=True, dynamic_shapes=axes, optimize=False, verbose=False)
     if not refused:
-        bngrad.differentiate(made.model_proto)
+        bngrad.differentiate(program.model_proto)
         return
     with pytest.raises(UnsupportedNodeError, match=r"adaptive pooling .* leave that size out of dynamic_shapes"):
-        bngrad.differentiate(made.model_proto)
+        bngrad.differentiate(program.model_proto)
 
 
 class Branches(nn.Module):
@@ -208,14 +211,14 @@ def test_a_file_has_the_conditions_of_the_example(tmp_path):
     bngrad.save(
         bngrad.torch.export(Branches(), functional.cross_entropy, (X, T), check=False), tmp_path / "net.onnx"
     )
-    made = bngrad.training_step(tmp_path / "net.onnx")
-    assert made.info.size_conditions == ([">", "N", 6], ["!=", "N", 1])
-    assert made.info.evaluation_size_conditions == ([">", "N", 6],)
+    step = bngrad.training_step(tmp_path / "net.onnx")
+    assert step.info.size_conditions == ([">", "N", 6], ["!=", "N", 1])
+    assert step.info.evaluation_size_conditions == ([">", "N", 6],)
 
 
 def test_a_file_with_other_conditions_is_refused():
     model = bngrad.torch.export(Net(asserts), None, (X, T), check=False)
-    entry = next(one for one in model.metadata_props if one.key == "bngrad.forward")
+    entry = next(entry for entry in model.metadata_props if entry.key == "bngrad.forward")
     entry.value = entry.value.replace('[">=", "N", 3]', '[">=", "M", 3]')
     with pytest.raises(ModelError, match=r"'bngrad.forward' cannot be read .*'M' is not a number"):
         bngrad.training_step(model)
@@ -260,23 +263,22 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_dynamic_shapes(name):
-    given, shapes, conditions = FORMS[name]
-    model = bngrad.torch.export(Bag(), functional.cross_entropy, BAG, dynamic_shapes=given, check=False)
-    found = {
-        one.name: tuple(dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim)
-        for one in model.graph.input[:3]
+    dynamic_shapes, shapes, conditions = FORMS[name]
+    model = bngrad.torch.export(Bag(), functional.cross_entropy, BAG, dynamic_shapes=dynamic_shapes, check=False)
+    actual = {
+        value.name: tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in model.graph.input[:3]
     }
-    assert found == shapes
-    forward = json.loads({one.key: one.value for one in model.metadata_props}["bngrad.forward"])
-    assert forward["size_conditions"] == conditions
+    assert actual == shapes
+    assert info_of(model)["size_conditions"] == conditions
     onnx.checker.check_model(model)
 
 
 def test_every_length_trains_as_in_pytorch():
     torch.manual_seed(4)
     net = Bag()
-    made = bngrad.torch.training_step(net, functional.cross_entropy, BAG, dynamic_shapes=FORMS["list"][0])
-    trainer = bngrad.Trainer(made, learning_rate=0.0)
+    step = bngrad.torch.training_step(net, functional.cross_entropy, BAG, dynamic_shapes=FORMS["list"][0])
+    trainer = bngrad.Trainer(step, learning_rate=0.0)
     for rows, length in ((4, 7), (3, 9), (2, 1)):
         words, mask, target = torch.randint(0, 20, (rows, length)), torch.rand(rows, length), T[:rows]
         expected = functional.cross_entropy(net(words, mask), target).item()
@@ -286,7 +288,7 @@ def test_every_length_trains_as_in_pytorch():
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("dynamic_shapes", "text"),
     [
         ([N_T, N_T], "dynamic_shapes is .* for the tensors 'words', 'mask' and 'target'; expected an entry"),
         ({"word": N_T}, "expected an entry for each tensor"),
@@ -299,13 +301,13 @@ def test_every_length_trains_as_in_pytorch():
     ],
     ids=str,
 )
-def test_other_forms_are_refused(given, text):
+def test_other_forms_are_refused(dynamic_shapes, text):
     with pytest.raises(InputError, match=text):
-        bngrad.torch.export(Bag(), functional.cross_entropy, BAG, dynamic_shapes=given)
+        bngrad.torch.export(Bag(), functional.cross_entropy, BAG, dynamic_shapes=dynamic_shapes)
 
 
 def test_dynamic_shapes_say_all():
-    with pytest.raises(InputError, match="dynamic_batch=False is given along with dynamic_shapes"):
+    with pytest.raises(InputError, match="dynamic_batch=False and dynamic_shapes are both given"):
         bngrad.torch.export(
             Bag(), functional.cross_entropy, BAG, dynamic_shapes=[N_T, N_T, N_ONLY], dynamic_batch=False
         )

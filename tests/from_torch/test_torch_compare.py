@@ -66,8 +66,8 @@ class Teacher(nn.Module):
         with torch.no_grad():
             for new, old in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
                 old.mul_(0.9).add_(new, alpha=0.1)
-            wanted = self.teacher(x)
-        return self.student(x) * wanted
+            target = self.teacher(x)
+        return self.student(x) * target
 
 
 class Tied(nn.Module):
@@ -84,7 +84,7 @@ class Tied(nn.Module):
 
 
 class Padded(nn.Module):
-    """Embeddings of which one row is padding, whose gradient is 0."""
+    """Embeddings with a row of padding, whose gradient is 0."""
 
     def __init__(self):
         super().__init__()
@@ -141,7 +141,7 @@ class Random(nn.Module):
 
 
 class Attention(nn.Module):
-    """A chunk behind a transpose, whose gradient is a Pad that ONNX Runtime moves a Transpose over."""
+    """A chunk after a transpose, whose gradient is a Pad that ONNX Runtime moves a Transpose over."""
 
     def __init__(self):
         super().__init__()
@@ -204,13 +204,13 @@ class Grouped(nn.Module):
     def forward(self, x):
         n, t, _ = x.shape
         q = self.q(x).view(n, t, 4, 3).transpose(1, 2)
-        k, v = (one.view(n, t, 2, 3).transpose(1, 2) for one in self.kv(x).chunk(2, -1))
+        k, v = (projected.view(n, t, 2, 3).transpose(1, 2) for projected in self.kv(x).chunk(2, -1))
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.out(y.transpose(1, 2).flatten(2).mean(1))
 
 
 class Masked(nn.Module):
-    """Attention of which a row has nothing to attend to, by a mask of either type."""
+    """Attention with a fully masked row, by a mask of either type."""
 
     def __init__(self, *, floats):
         super().__init__()
@@ -251,7 +251,7 @@ class Bags(nn.Module):
 
     def forward(self, x):
         ids = (x.abs() * 7).long() % 9
-        ids = torch.cat([ids, torch.ones_like(ids[:1])])  # a bag of padding alone
+        ids = torch.cat([ids, torch.ones_like(ids[:1])])  # a bag of only padding
         y = self.sums(ids, per_sample_weights=self.share(x.new_ones(ids.shape))) + self.means(ids)
         y = (y + self.largest(ids))[:5]
         flat, offsets = ids[:5].flatten(), torch.tensor([0, 4, 4, 11, 29])
@@ -366,7 +366,7 @@ def loss_fn(output, target):
 
 
 @pytest.mark.filterwarnings("ignore:.*SyncBatchNorm:bngrad.BngradWarning")
-@pytest.mark.filterwarnings("ignore:a checkpoint computes again:bngrad.BngradWarning")
+@pytest.mark.filterwarnings("ignore:a checkpoint recomputes:bngrad.BngradWarning")
 @pytest.mark.filterwarnings("ignore:the batch size:bngrad.BngradWarning")
 @pytest.mark.parametrize("name", MODULES)
 def test_training_graphs_agree_with_pytorch(name):
@@ -378,7 +378,7 @@ def test_training_graphs_agree_with_pytorch(name):
     report = bngrad.torch.compare(module, loss_fn, (x, target))
     assert report.passed, report.reason
     names = {row.tensor for row in report.checks[0].rows}
-    trained = {f"{name}_grad" for name, one in module.named_parameters() if one.requires_grad}
+    trained = {f"{name}_grad" for name, parameter in module.named_parameters() if parameter.requires_grad}
     assert trained <= names
     assert "loss" in names
     assert {row.kind for row in report.checks[0].rows} <= {"loss", "gradient", "buffer"}

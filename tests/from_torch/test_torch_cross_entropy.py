@@ -38,25 +38,25 @@ def test_values_and_gradients_are_pytorchs(name, reduction, weight, smoothing):
     torch.manual_seed(0)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     options = {"weight": weight, "reduction": reduction, "label_smoothing": smoothing}
-    wanted = functional.cross_entropy(x, target, **options)
+    expected = functional.cross_entropy(x, target, **options)
     got = cross_entropy(x, target, weight, -100, reduction, smoothing)
-    torch.testing.assert_close(got, wanted, equal_nan=True)
-    gradients = [torch.autograd.grad(one.sum(), x)[0] for one in (got, wanted)]
+    torch.testing.assert_close(got, expected, equal_nan=True)
+    gradients = [torch.autograd.grad(loss.sum(), x)[0] for loss in (got, expected)]
     torch.testing.assert_close(*gradients, equal_nan=True)
 
 
 def test_what_the_exporter_writes_right_stays():
     x, labels = torch.randn(5, 4), LABELS
     with InOps():
-        wanted = functional.cross_entropy(x, labels, WEIGHT)
+        expected = functional.cross_entropy(x, labels, WEIGHT)
         smooth = functional.cross_entropy(x, labels, WEIGHT, label_smoothing=0.3)
-    assert torch.equal(wanted, functional.cross_entropy(x, labels, WEIGHT))
+    assert torch.equal(expected, functional.cross_entropy(x, labels, WEIGHT))
     torch.testing.assert_close(smooth, functional.cross_entropy(x, labels, WEIGHT, label_smoothing=0.3))
 
 
 def focal(output, target):
-    each = functional.cross_entropy(output, target, reduction="none")
-    return ((1 - torch.exp(-each)) ** 2 * each).mean()
+    losses = functional.cross_entropy(output, target, reduction="none")
+    return ((1 - torch.exp(-losses)) ** 2 * losses).mean()
 
 
 LOSSES = {

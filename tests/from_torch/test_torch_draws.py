@@ -22,12 +22,12 @@ SIZE = 4096
 CATEGORIES = torch.tensor([0.1, 0.2, 0.7, 0.1, 0.1, 0.1])
 
 
-def of(made):
+def of(make):
     """A draw by `torch.distributions`, which checks its arguments."""
 
     def draw(h):
-        one = made(h)
-        return one.rsample() if one.has_rsample else one.sample()
+        distribution = make(h)
+        return distribution.rsample() if distribution.has_rsample else distribution.sample()
 
     return draw
 
@@ -89,7 +89,7 @@ class Draws(nn.Module):
         drawn = {name: DRAWS[name](h).to(h.dtype) for name in self.names}
         # Of sizes that are known when the module is exported.
         noise, mask = torch.randn(6) + torch.rand(6), functional.dropout(torch.ones(64), 0.5)
-        loss = sum((one * (h + 0.1 * index)).mean() for index, one in enumerate(drawn.values()))
+        loss = sum((draws * (h + 0.1 * index)).mean() for index, draws in enumerate(drawn.values()))
         loss = loss + (self.fixed * noise * mask.mean()).sum()
         return {"loss": loss, "noise": noise, "mask": mask, **drawn}
 
@@ -104,9 +104,9 @@ def exported():
 def test_draws_have_the_distribution_of_pytorch(exported):
     module, model = exported
     torch.manual_seed(0)
-    onnxruntime.set_seed(0)  # of the kernels of sessions that are made afterwards
+    onnxruntime.set_seed(0)  # for the kernels of later sessions
     names = [f"output_{name}" if f"output_{name}" in DRAWS else name for name in DRAWS]
-    zeros = {name: np.zeros(one.shape, np.float32) for name, one in module.fc.state_dict(prefix="fc.").items()}
+    zeros = {name: np.zeros(value.shape, np.float32) for name, value in module.fc.state_dict(prefix="fc.").items()}
     step = bngrad.training_step(model, outputs=[*names, "noise", "mask"], values=zeros)
     trainer, x = bngrad.Trainer(step, learning_rate=0.0), np.zeros((SIZE, 6), np.float32)
     trainer.step(x=x)
@@ -116,11 +116,11 @@ def test_draws_have_the_distribution_of_pytorch(exported):
         assert not np.array_equal(first[name], trainer.outputs[name]), name
     assert set(np.unique(first["mask"])) == {0, 2}
     with torch.no_grad():
-        wanted = torch.func.functional_call(
-            module, {name: torch.from_numpy(one) for name, one in zeros.items()}, torch.from_numpy(x)
+        expected = torch.func.functional_call(
+            module, {name: torch.from_numpy(value) for name, value in zeros.items()}, torch.from_numpy(x)
         )
     for name in names:
-        got, own = first[name].astype(np.float64), wanted[name].double().numpy()
+        got, own = first[name].astype(np.float64), expected[name].double().numpy()
         assert not np.array_equal(got, trainer.outputs[name]), name
         assert got.mean() == pytest.approx(own.mean(), abs=0.05 * own.std() + 0.02), name
         assert got.std() == pytest.approx(own.std(), rel=0.06), name

@@ -1,4 +1,4 @@
-"""Files of PyTorch's two exporters: what they record of gradients is taken over, refused, or known to be lost."""
+"""Files of PyTorch's two exporters: each source of gradients is right, refused, or known to be lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Function(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    """Two layers and an embedding, of which a function makes the scores."""
+    """Two layers and an embedding, from which a function computes the scores."""
 
     def __init__(self, scores):
         super().__init__()
@@ -154,7 +154,7 @@ TABLE = {
     "nll": (RIGHT, RIGHT, RIGHT),
     "fake-quantize": ("fake quantization", "fake quantization", LOST),
 }
-"""What becomes of each source: right, lost, refused with a text, or None where PyTorch does not export it."""
+"""The outcome of each source: right, lost, refused with a text, or None where PyTorch does not export it."""
 
 
 def exported(net, kind):
@@ -169,23 +169,23 @@ def exported(net, kind):
 
 
 PAIRS = [(source, kind) for source in TABLE for kind in FILES if kind == "dynamo" or set(TABLE[source]) != {RIGHT}]
-"""What is right in the first kind of file and differs in none is tried once."""
+"""A source that is right in all kinds of files is tried only in the first."""
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("source", "kind"), PAIRS)
 def test_gradients_of_files(source, kind):
-    wanted = TABLE[source][list(FILES).index(kind)]
+    outcome = TABLE[source][list(FILES).index(kind)]
     net = Net(SOURCES[source]).train()
-    if wanted is None:
+    if outcome is None:
         with pytest.raises(Exception):  # noqa: B017, PT011 - PyTorch's own
             exported(net, kind)
         return
     model = exported(net, kind)
-    if wanted not in (RIGHT, LOST):
+    if outcome not in (RIGHT, LOST):
         with pytest.raises(bngrad.BngradError) as raised:
             bngrad.differentiate(model, loss="loss")
-        assert wanted in str(raised.value)
+        assert outcome in str(raised.value)
         assert "\n" not in str(raised.value)
         return
     reference = Net(SOURCES[source]).train()
@@ -193,14 +193,13 @@ def test_gradients_of_files(source, kind):
     graph = bngrad.differentiate(model, loss="loss")
     names = bngrad.read_training_graph(graph).gradients
     session = bngrad.session(graph)
-    given = {one.name for one in session.get_inputs()}
+    inputs = {value.name for value in session.get_inputs()}
     feeds = {"x": X.numpy(), "ids": IDS.numpy(), "labels": LABELS.numpy()}
     got = dict(
-        zip(names, session.run(list(names.values()), {k: v for k, v in feeds.items() if k in given}), strict=True)
+        zip(names, session.run(list(names.values()), {k: v for k, v in feeds.items() if k in inputs}), strict=True)
     )
-    right = {
-        name: one.grad.to_dense().numpy() for name, one in reference.named_parameters() if one.grad is not None
-    }
+    gradients = {name: parameter.grad for name, parameter in reference.named_parameters()}
+    right = {name: gradient.to_dense().numpy() for name, gradient in gradients.items() if gradient is not None}
     differ = [name for name in right if name not in got or not np.allclose(got[name], right[name], 1e-4, 1e-6)]
     differ += [name for name in got if name not in right and np.any(got[name])]
-    assert bool(differ) == (wanted == LOST), differ
+    assert bool(differ) == (outcome == LOST), differ

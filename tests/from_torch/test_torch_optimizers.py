@@ -60,10 +60,10 @@ def forward_model(parameters) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def step_of(made, module, **options):
+def step_of(source, module, **options):
     parameters = dict(module.named_parameters())
     return bngrad.training_step(
-        forward_model(parameters), optimizer=made.optimizer, groups=made.groups, loss="loss", **options
+        forward_model(parameters), optimizer=source.optimizer, groups=source.groups, loss="loss", **options
     )
 
 
@@ -175,9 +175,9 @@ def assert_same_weights(module, state, dtype):
 def test_training_goes_on_in_a_training_step(make, first, dtype):
     expected, _ = trained_in_torch(make, dtype, UPDATES)
     module, optimizer = trained_in_torch(make, dtype, first)
-    made = from_torch(optimizer, dict(module.named_parameters()))
-    step = into_step(made, step_of(made, module))
-    state = train_in_onnx(step, made.learning_rate, range(first, UPDATES))
+    source = from_torch(optimizer, dict(module.named_parameters()))
+    step = into_step(source, step_of(source, module))
+    state = train_in_onnx(step, source.learning_rate, range(first, UPDATES))
     assert_same_weights(expected, state, dtype)
 
 
@@ -188,9 +188,9 @@ def test_training_goes_back_to_torch(make, layout, dtype):
     expected, expected_optimizer = trained_in_torch(make, dtype, UPDATES)
     module, optimizer = trained_in_torch(make, dtype, 0)
     parameters = dict(module.named_parameters())
-    made = from_torch(optimizer, parameters)
-    step = step_of(made, module, layout=layout)
-    state = train_in_onnx(step, made.learning_rate, range(FIRST))
+    source = from_torch(optimizer, parameters)
+    step = step_of(source, module, layout=layout)
+    state = train_in_onnx(step, source.learning_rate, range(FIRST))
     load_weights(module, state)
     into_torch(state, step.info, optimizer, parameters)
     train_in_torch(module, optimizer, range(FIRST, UPDATES))
@@ -210,8 +210,8 @@ def test_training_goes_back_to_torch(make, layout, dtype):
 def test_a_state_that_goes_and_comes_back_has_the_same_bits(make, dtype):
     module, optimizer = trained_in_torch(make, dtype, FIRST)
     parameters = dict(module.named_parameters())
-    made = from_torch(optimizer, parameters)
-    step = into_step(made, step_of(made, module))
+    source = from_torch(optimizer, parameters)
+    step = into_step(source, step_of(source, module))
     other = make(module)
     into_torch(step.state, step.info, other, parameters)
     assert_equal_states(other.state_dict(), {**optimizer.state_dict(), "state": kept(optimizer)})
@@ -220,33 +220,33 @@ def test_a_state_that_goes_and_comes_back_has_the_same_bits(make, dtype):
 def kept(optimizer):
     """The state without entries of None or nothing."""
     state = {
-        key: {k: v for k, v in one.items() if v is not None}
-        for key, one in optimizer.state_dict()["state"].items()
+        key: {k: v for k, v in entries.items() if v is not None}
+        for key, entries in optimizer.state_dict()["state"].items()
     }
-    return {key: one for key, one in state.items() if one}
+    return {key: entries for key, entries in state.items() if entries}
 
 
-def assert_equal_states(made, expected):
-    assert made["param_groups"] == expected["param_groups"]
-    assert made["state"].keys() == expected["state"].keys()
+def assert_equal_states(actual, expected):
+    assert actual["param_groups"] == expected["param_groups"]
+    assert actual["state"].keys() == expected["state"].keys()
     for key, entries in expected["state"].items():
-        assert made["state"][key].keys() == entries.keys()
+        assert actual["state"][key].keys() == entries.keys()
         for name, value in entries.items():
-            assert made["state"][key][name].dtype == value.dtype
-            assert torch.equal(made["state"][key][name], value), (key, name)
+            assert actual["state"][key][name].dtype == value.dtype
+            assert torch.equal(actual["state"][key][name], value), (key, name)
 
 
-# What is read.
+# Reading.
 
 
 def test_options_of_groups():
     module = Network()
-    made = from_torch(in_groups(AdamW, betas=(0.8, 0.99), eps=1e-6)(module), dict(module.named_parameters()))
-    assert made.optimizer == bngrad.AdamW(beta1=0.8, beta2=0.99, eps=1e-6, weight_decay=0.0)
-    assert made.learning_rate == 0.05
-    assert made.weights == [name for name, _ in module.named_parameters()]
-    assert made.state == {}
-    assert made.groups == (
+    source = from_torch(in_groups(AdamW, betas=(0.8, 0.99), eps=1e-6)(module), dict(module.named_parameters()))
+    assert source.optimizer == bngrad.AdamW(beta1=0.8, beta2=0.99, eps=1e-6, weight_decay=0.0)
+    assert source.learning_rate == 0.05
+    assert source.weights == [name for name, _ in module.named_parameters()]
+    assert source.state == {}
+    assert source.groups == (
         bngrad.ParameterGroup(names=["first.weight"], learning_rate_scale=0.02 / 0.05, weight_decay=0.1),
         bngrad.ParameterGroup(names=["second.weight"], weight_decay=0.3),
     )
@@ -263,8 +263,8 @@ def test_options_of_groups():
 )
 def test_kinds(make, expected):
     module = Network()
-    made = from_torch(make(module), dict(module.named_parameters()))
-    assert (made.optimizer, type(made.optimizer)) == (expected, type(expected))
+    source = from_torch(make(module), dict(module.named_parameters()))
+    assert (source.optimizer, type(source.optimizer)) == (expected, type(expected))
 
 
 def test_a_learning_rate_of_zero_after_the_first_group_is_a_scale():
@@ -281,12 +281,12 @@ def test_reading_changes_and_shares_nothing():
     spare = nn.Parameter(torch.zeros(2))
     optimizer.add_param_group({"params": [spare]})
     before = copy.deepcopy(optimizer.state_dict())
-    made = from_torch(optimizer, {**dict(module.named_parameters()), "spare": spare})
+    source = from_torch(optimizer, {**dict(module.named_parameters()), "spare": spare})
     assert spare not in optimizer.state
     assert_equal_states(optimizer.state_dict(), before)
-    arrays = copy.deepcopy(made.state)
+    arrays = copy.deepcopy(source.state)
     train_in_torch(module, optimizer, range(2))
-    for name, array in made.state.items():
+    for name, array in source.state.items():
         np.testing.assert_array_equal(array, arrays[name])
 
 
@@ -294,10 +294,11 @@ def test_frozen_parameters_are_not_trained_and_keep_their_state():
     module, optimizer = trained_in_torch(of(AdamW), "float32", FIRST)
     module.first.requires_grad_(False)
     parameters = dict(module.named_parameters())
-    made = from_torch(optimizer, parameters)
-    assert made.weights == ["second.weight", "second.bias"]
-    assert set(made.state) == {f"{name}/{slot}" for name in made.weights for slot in bngrad.AdamW.slots} | {"step"}
-    step = into_step(made, step_of(made, module, wrt=made.weights))
+    source = from_torch(optimizer, parameters)
+    weights = ["second.weight", "second.bias"]
+    assert source.weights == weights
+    assert set(source.state) == {f"{name}/{slot}" for name in weights for slot in bngrad.AdamW.slots} | {"step"}
+    step = into_step(source, step_of(source, module, wrt=weights))
     before = kept(optimizer)
     into_torch(train_in_onnx(step, 0.05, range(2)), step.info, optimizer, parameters)
     after = optimizer.state_dict()["state"]
@@ -313,8 +314,8 @@ def test_a_group_of_frozen_parameters_does_not_count():
         {"params": module.first.parameters(), "lr": 0.0, "momentum": 0.5},
         {"params": module.second.parameters()},
     ]
-    made = from_torch(SGD(groups, lr=0.1, momentum=0.9), dict(module.named_parameters()))
-    assert (made.optimizer, made.groups, made.learning_rate) == (bngrad.SGD(momentum=0.9), (), 0.1)
+    source = from_torch(SGD(groups, lr=0.1, momentum=0.9), dict(module.named_parameters()))
+    assert (source.optimizer, source.groups, source.learning_rate) == (bngrad.SGD(momentum=0.9), (), 0.1)
 
 
 def test_a_parameter_that_the_step_does_not_use_is_no_obstacle():
@@ -325,12 +326,12 @@ def test_a_parameter_that_the_step_does_not_use_is_no_obstacle():
     groups += [{"params": [unused["a*"], module.first.weight], "lr": 0.1}, {"params": [module.first.bias]}]
     optimizer = AdamW(groups, lr=0.05)
     train_in_torch(module, optimizer, range(FIRST))
-    made = from_torch(optimizer, parameters)
+    source = from_torch(optimizer, parameters)
     weights = [name for name, _ in module.named_parameters()]
-    assert made.groups_of(weights) == [bngrad.ParameterGroup(names=["first.weight"], learning_rate_scale=2)]
+    assert source.groups_of(weights) == [bngrad.ParameterGroup(names=["first.weight"], learning_rate_scale=2)]
     of_rates_and_of_updates = [["b"], ["a[*]"], ["a[*]", "b"]]
-    assert [list(group.names) for group in made.groups_of(["a*", "b"])] == of_rates_and_of_updates
-    step = into_step(made, step_of(made._replace(groups=made.groups_of(weights)), module))
+    assert [list(group.names) for group in source.groups_of(["a*", "b"])] == of_rates_and_of_updates
+    step = into_step(source, step_of(source._replace(groups=source.groups_of(weights)), module))
     into_torch(step.state, step.info, optimizer, parameters)
     assert unused["b"] not in optimizer.state
     assert int(optimizer.state[module.first.weight]["step"]) == FIRST
@@ -347,9 +348,9 @@ def test_momentum_that_a_parameter_does_not_have_yet_is_zero():
         return module, optimizer
 
     module, optimizer = trained(FIRST, FIRST)
-    made = from_torch(optimizer, dict(module.named_parameters()))
-    assert set(made.state) == {"second.weight/momentum_buffer", "second.bias/momentum_buffer"}
-    state = train_in_onnx(into_step(made, step_of(made, module)), 0.1, range(FIRST, UPDATES))
+    source = from_torch(optimizer, dict(module.named_parameters()))
+    assert set(source.state) == {"second.weight/momentum_buffer", "second.bias/momentum_buffer"}
+    state = train_in_onnx(into_step(source, step_of(source, module)), 0.1, range(FIRST, UPDATES))
     assert_same_weights(trained(FIRST, UPDATES)[0], state, "float32")
 
 
@@ -358,7 +359,7 @@ def unfrozen_in_turn(kind, updates, **options):
     module = Network()
     optimizer = kind(module.second.parameters(), lr=0.05, **options)
     module.first.requires_grad_(False)
-    for update in range(updates + 1):  # what is unfrozen last has no update yet
+    for update in range(updates + 1):  # the parameters that are unfrozen last have no update yet
         if update == FIRST:
             module.first.weight.requires_grad_(True)
             optimizer.add_param_group({"params": list(module.first.parameters()), "lr": 0.02})
@@ -379,19 +380,22 @@ def test_updates_are_counted_for_each_parameter(kind, options, first, layout):
     expected, expected_optimizer = unfrozen_in_turn(kind, UPDATES, **options)
     module, optimizer = unfrozen_in_turn(kind, first, **options)
     parameters = dict(module.named_parameters())
-    made = from_torch(optimizer, parameters)
-    behind = {name: one.updates_behind for one in made.groups for name in one.names if one.updates_behind}
+    source = from_torch(optimizer, parameters)
+    behind = {
+        name: group.updates_behind for group in source.groups for name in group.names if group.updates_behind
+    }
     counted = {"first.weight": FIRST, "first.bias": FIRST + 1}
     assert behind == ({} if kind is SGD else counted)
-    step = into_step(made, step_of(made, module, layout=layout))
-    assert {name: one.updates_behind for name, one in step.info.state.items() if one.updates_behind} == behind
+    step = into_step(source, step_of(source, module, layout=layout))
+    held = {name: entry.updates_behind for name, entry in step.info.state.items() if entry.updates_behind}
+    assert held == behind
     trainer = bngrad.Trainer(step, learning_rate=0.05)
     assert trainer.updates == (0 if kind is SGD else first)
     state = train_in_onnx(step, 0.05, range(first, UPDATES))
     assert_same_weights(expected, state, "float32")
     into_torch(state, step.info, optimizer, parameters)
-    counts = [optimizer.state[one].get("step") for one in module.parameters()]
-    assert counts == [expected_optimizer.state[one].get("step") for one in expected.parameters()]
+    counts = [optimizer.state[parameter].get("step") for parameter in module.parameters()]
+    assert counts == [expected_optimizer.state[parameter].get("step") for parameter in expected.parameters()]
 
 
 def test_groups_keep_their_ratio_where_a_warm_up_starts_at_zero():
@@ -407,9 +411,9 @@ def test_groups_keep_their_ratio_where_a_warm_up_starts_at_zero():
     module = Network()
     optimizer, _ = warm(module)
     assert [group["lr"] for group in optimizer.param_groups] == [0, 0]
-    made = from_torch(optimizer, dict(module.named_parameters()))
-    assert [one.learning_rate_scale for one in made.groups] == [5.0]
-    step = into_step(made, step_of(made, module))
+    source = from_torch(optimizer, dict(module.named_parameters()))
+    assert [group.learning_rate_scale for group in source.groups] == [5.0]
+    step = into_step(source, step_of(source, module))
     state = train_in_onnx(step, lambda update: 0.01 * update / 4, range(UPDATES))
     assert_same_weights(expected, state, "float32")
 
@@ -446,25 +450,25 @@ def test_every_name_of_a_parameter_is_its_own(names, accumulate):
     rates = (0.01, 0.02, 0.03, 0.04)
     optimizer = AdamW([{"params": [p], "lr": lr} for p, lr in zip(parameters.values(), rates, strict=True)])
     train_in_torch(module, optimizer, range(FIRST))
-    made = from_torch(optimizer, parameters)
+    source = from_torch(optimizer, parameters)
     step = into_step(
-        made,
+        source,
         bngrad.training_step(
-            forward_model(parameters), optimizer=made.optimizer, groups=made.groups, accumulate=accumulate
+            forward_model(parameters), optimizer=source.optimizer, groups=source.groups, accumulate=accumulate
         ),
     )
     repeated = [update for update in range(FIRST, UPDATES) for _ in range(accumulate)]
-    state = train_in_onnx(step, made.learning_rate, repeated)
+    state = train_in_onnx(step, source.learning_rate, repeated)
     train_in_torch(module, optimizer, range(FIRST, UPDATES))
     expected = kept(optimizer)
     for name, parameter in parameters.items():
         np.testing.assert_allclose(state[name], parameter.detach().numpy(), rtol=0, atol=1e-5)
     into_torch(state, step.info, optimizer, parameters)
     for key, entries in expected.items():
-        made = optimizer.state_dict()["state"][key]
-        assert made["step"] == entries["step"] == UPDATES
+        actual = optimizer.state_dict()["state"][key]
+        assert actual["step"] == entries["step"] == UPDATES
         for slot in ("exp_avg", "exp_avg_sq"):
-            torch.testing.assert_close(made[slot], entries[slot], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(actual[slot], entries[slot], rtol=1e-4, atol=1e-6)
 
 
 # 16-bit parameters.
@@ -478,13 +482,13 @@ def test_the_state_of_16_bit_parameters_is_float32(kind, dtype):
     module = Network(dtype)
     rounded = kind(module.parameters(), lr=0.05, **options)
     rounded.load_state_dict(optimizer.state_dict())
-    made = from_torch(rounded, dict(module.named_parameters()))
-    assert {array.dtype for name, array in made.state.items() if name != "step"} == {np.dtype(np.float32)}
-    step = into_step(made, step_of(made, reference))
+    source = from_torch(rounded, dict(module.named_parameters()))
+    assert {array.dtype for name, array in source.state.items() if name != "step"} == {np.dtype(np.float32)}
+    step = into_step(source, step_of(source, reference))
     again = kind(module.parameters(), lr=0.05, **options)
     into_torch(step.state, step.info, again, dict(module.named_parameters()))
     assert_equal_states(again.state_dict(), rounded.state_dict())
-    assert again.state[module.first.weight][made.optimizer.slots[0]].dtype == dtype
+    assert again.state[module.first.weight][source.optimizer.slots[0]].dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -497,8 +501,8 @@ def test_the_state_of_16_bit_parameters_is_float32(kind, dtype):
     }.values(),
 )
 def test_values_that_a_16_bit_type_holds(value, dtype, nonzero, expected):
-    made = to_tensor(np.array([value], np.float32), torch.zeros(1, dtype=dtype), "it", nonzero=nonzero)
-    assert (made.dtype, made.item()) == (dtype, expected)
+    tensor = to_tensor(np.array([value], np.float32), torch.zeros(1, dtype=dtype), "it", nonzero=nonzero)
+    assert (tensor.dtype, tensor.item()) == (dtype, expected)
 
 
 @pytest.mark.parametrize(
@@ -513,12 +517,12 @@ def test_the_state_has_the_memory_layout_of_the_parameter():
     parameter = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
     array = np.arange(96, dtype=np.float32).reshape(2, 3, 4, 4)
     array.flags.writeable = False  # PyTorch warns of such arrays
-    made = to_tensor(array, parameter, "it")
-    assert made.stride() == parameter.stride()
-    np.testing.assert_array_equal(made.numpy(), array)
+    tensor = to_tensor(array, parameter, "it")
+    assert tensor.stride() == parameter.stride()
+    np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-# What is refused.
+# Refusals.
 
 
 class OwnSGD(torch.optim.SGD):
@@ -566,7 +570,7 @@ def with_hook(module, register="register_step_pre_hook"):
 
 
 def with_own_step(of_what):
-    """An optimizer, of a module or given, whose step was assigned."""
+    """An optimizer, built from a module or passed, whose step was assigned."""
     optimizer = SGD(of_what.parameters(), lr=0.1) if isinstance(of_what, nn.Module) else of_what
     optimizer.step = lambda closure=None, step=optimizer.step: step(closure)
     return optimizer
@@ -620,7 +624,7 @@ READ_REFUSALS = {
         of(torch.optim.Adagrad),
         r"is a torch\.optim\.adagrad\.Adagrad; expected a torch",
     ),
-    "a subclass": (of(OwnSGD), r"OwnSGD; expected a torch.optim.SGD, Adam, AdamW or RMSprop, and no subclass"),
+    "a subclass": (of(OwnSGD), r"OwnSGD; expected a torch.optim.SGD, Adam, AdamW or RMSprop, not a subclass"),
     "no optimizer": (lambda _: "sgd", r"the optimizer is a builtins\.str; expected"),
     "a hook": (with_hook, "has step hooks"),
     "a hook behind the step": (
@@ -798,14 +802,14 @@ STEP_REFUSALS = {
 @pytest.mark.parametrize(("make", "options", "message"), STEP_REFUSALS.values(), ids=STEP_REFUSALS)
 def test_steps_that_are_not_of_the_optimizer(make, options, message):
     module = Network()
-    made = from_torch(make(module), dict(module.named_parameters()))
-    options = {"optimizer": made.optimizer, "groups": made.groups, **options}
+    source = from_torch(make(module), dict(module.named_parameters()))
+    options = {"optimizer": source.optimizer, "groups": source.groups, **options}
     dropped = options.pop("drop", None)
     step = bngrad.training_step(forward_model(dict(module.named_parameters())), **options)
     if dropped:
-        made = made._replace(weights=[name for name in made.weights if not name.startswith(dropped)])
+        source = source._replace(weights=[name for name in source.weights if not name.startswith(dropped)])
     with pytest.raises(InputError, match=message):
-        into_step(made, step)
+        into_step(source, step)
 
 
 ADAM = of(Adam, weight_decay=0.1)
@@ -889,8 +893,8 @@ BACK_REFUSALS = {
 @pytest.mark.parametrize(("make", "change", "calls", "message"), BACK_REFUSALS.values(), ids=BACK_REFUSALS)
 def test_states_that_do_not_go_into_an_optimizer(make, change, calls, message):
     module = Network()
-    made = from_torch(ADAM(module), dict(module.named_parameters()))
-    step = step_of(made, module, accumulate=2)
+    source = from_torch(ADAM(module), dict(module.named_parameters()))
+    step = step_of(source, module, accumulate=2)
     state = change(train_in_onnx(step, 0.05, range(calls)), module)
     optimizer = make(module)
     before = copy.deepcopy(optimizer.state_dict())
@@ -904,8 +908,8 @@ def test_an_optimizer_and_a_state_share_no_memory():
     module = Network()
     parameters = dict(module.named_parameters())
     optimizer = ADAM(module)
-    made = from_torch(optimizer, parameters)
-    step = step_of(made, module)
+    source = from_torch(optimizer, parameters)
+    step = step_of(source, module)
     state = train_in_onnx(step, 0.05, range(2))
     before = copy.deepcopy(state)
     into_torch(state, step.info, optimizer, parameters)

@@ -1,4 +1,4 @@
-"""What cannot be exported or trained is refused by name, and the module stays as it was."""
+"""Modules that cannot be exported or trained are refused by name, and not changed."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def average_by_data(self, y):
 
 
 def eval_within_calls(self, y):
-    """What is updated later is read in evaluation mode, behind a first update."""
+    """The output of a batch norm in evaluation mode between two calls in training mode."""
     y = self.other.train()(y) + self.other.eval()(y)
     return y + self.other.train()(y)
 
 
 class Odd(nn.Module):
-    """Two layers, and something in front of them or in their place."""
+    """Two layers, and something before them or in their place."""
 
     def __init__(self, prepare, between=lambda _, y: y):
         super().__init__()
@@ -381,14 +381,14 @@ def test_refusals(name):
     make, loss_fn, example, error, text = REFUSALS[name]
     module = make()
     tensors = module.state_dict().items() if isinstance(module, nn.Module) else ()
-    before = {key: one.clone() for key, one in tensors if not is_lazy(one) and not one.is_meta}
+    before = {key: tensor.clone() for key, tensor in tensors if not is_lazy(tensor) and not tensor.is_meta}
     state = torch.random.get_rng_state()
     with pytest.raises(error, match=text) as raised:
         bngrad.torch.training_step(module, loss_fn, example)
     assert "\n" not in str(raised.value)
     assert torch.equal(torch.random.get_rng_state(), state)
-    for key, one in before.items():
-        assert torch.equal(module.state_dict()[key], one), key
+    for key, tensor in before.items():
+        assert torch.equal(module.state_dict()[key], tensor), key
     assert torch.Tensor.register_hook.__qualname__.startswith("Tensor")  # what was replaced is back
     assert float(Straight.apply(torch.tensor(0.4))) == 0
 

@@ -76,8 +76,8 @@ def test_training_equals_pytorch_and_comes_back(name):
     """Half of the updates in PyTorch, a quarter in ONNX Runtime, and the rest in PyTorch again."""
     make, layout = CASES[name]
     module, twin = net(), net()
-    optimizer = make([one for one in module.parameters() if one.requires_grad])
-    beside = make([one for one in twin.parameters() if one.requires_grad])
+    optimizer = make([parameter for parameter in module.parameters() if parameter.requires_grad])
+    beside = make([parameter for parameter in twin.parameters() if parameter.requires_grad])
 
     def torch_updates(module, optimizer, seeds):
         for seed in seeds:
@@ -99,12 +99,12 @@ def test_training_equals_pytorch_and_comes_back(name):
         trainer.step(images=images.numpy(), target=labels.numpy())
     torch_updates(twin, beside, range(4, 8))
     bngrad.torch.load_into(module, trainer, optimizer=optimizer)
-    for key, one in twin.state_dict().items():
-        assert torch.allclose(module.state_dict()[key].double(), one.double(), rtol=1e-4, atol=1e-6), key
+    for key, value in twin.state_dict().items():
+        assert torch.allclose(module.state_dict()[key].double(), value.double(), rtol=1e-4, atol=1e-6), key
     torch_updates(module, optimizer, range(8, 10))
     torch_updates(twin, beside, range(8, 10))
-    for key, one in twin.state_dict().items():
-        assert torch.allclose(module.state_dict()[key].double(), one.double(), rtol=1e-3, atol=1e-5), key
+    for key, value in twin.state_dict().items():
+        assert torch.allclose(module.state_dict()[key].double(), value.double(), rtol=1e-3, atol=1e-5), key
     assert int(module.bn.num_batches_tracked) == 20
     assert int(module.cumulative.num_batches_tracked) == 10
 
@@ -119,12 +119,12 @@ def test_the_inference_model_equals_the_module():
     images, labels = batch(7, 9)
     bngrad.torch.load_into(module, trainer.state_dict())
     module.eval()
-    wanted = module(images).detach().numpy()
+    expected = module(images).detach().numpy()
     (got,) = bngrad.session(trainer.finalize()).run(None, {"images": images.numpy()})
-    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
     evaluated = trainer.evaluate(images=images.numpy(), target=labels.numpy())
-    np.testing.assert_allclose(evaluated["output"], wanted, rtol=1e-6, atol=1e-6)
-    loss = functional.cross_entropy(torch.from_numpy(wanted), labels)
+    np.testing.assert_allclose(evaluated["output"], expected, rtol=1e-6, atol=1e-6)
+    loss = functional.cross_entropy(torch.from_numpy(expected), labels)
     np.testing.assert_allclose(evaluated["loss"], loss.numpy(), rtol=1e-5)
 
 
@@ -132,16 +132,16 @@ def test_the_module_and_the_random_state_stay():
     module = net()
     module.drop.p = 0.5
     before = copy.deepcopy(module.state_dict())
-    modes = [one.training for one in module.modules()]
-    attributes = [sorted(vars(one)) for one in module.modules()]
+    modes = [part.training for part in module.modules()]
+    attributes = [sorted(vars(part)) for part in module.modules()]
     random = torch.random.get_rng_state()
     bngrad.torch.training_step(module, functional.cross_entropy, batch(5, 0))
     bngrad.torch.compare(module, functional.cross_entropy, batch(5, 0), steps=1)
     assert torch.equal(torch.random.get_rng_state(), random)
-    assert [one.training for one in module.modules()] == modes
-    assert [sorted(vars(one)) for one in module.modules()] == attributes
-    assert all(torch.equal(one, before[key]) for key, one in module.state_dict().items())
-    assert all(one.grad is None for one in module.parameters())
+    assert [part.training for part in module.modules()] == modes
+    assert [sorted(vars(part)) for part in module.modules()] == attributes
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
 
 
 def test_dropout_draws_other_numbers_in_each_step():
@@ -179,8 +179,8 @@ class Keywords(nn.Module):
     def forward(self, x, mask=None, scale=2.0, more=()):
         y = self.bn(self.fc(x)) * scale
         y = y if mask is None else y * mask
-        for one in more:
-            y = y + one
+        for term in more:
+            y = y + term
         return {"out": Pair(y, [y * 2, y + 1])}
 
 
@@ -233,14 +233,14 @@ def test_examples(name):
     module = make().train()
     step = bngrad.torch.training_step(module, loss_fn, example)
     assert list(step.info.data) == names
-    assert all(isinstance(one.shape[0], str) for one in step.info.data.values())
+    assert all(isinstance(data.shape[0], str) for data in step.info.data.values())
     assert step.info.names("weight") == [name for name, _ in module.named_parameters()]
 
 
 def test_names_of_outputs():
     model = bngrad.torch.export(Keywords().train(), of_pair, (X, T))
     new = ["bn.running_mean_new", "bn.running_var_new", "bn.num_batches_tracked_new"]
-    assert [one.name for one in model.graph.output] == [
+    assert [value.name for value in model.graph.output] == [
         "loss",
         "out_logits",
         "out_features_0",
@@ -378,19 +378,19 @@ def test_an_exported_file_needs_no_names(tmp_path):
     step = bngrad.training_step(path, optimizer="adamw")
     whole = bngrad.torch.training_step(module, functional.cross_entropy, batch(5, 0), optimizer="adamw")
     assert step.info.fingerprint.graph == whole.info.fingerprint.graph
-    # Their evaluation graphs differ: that of the file is made from the training graph.
+    # Their evaluation graphs differ: that of the file is derived from the training graph.
     assert replace(step.info, fingerprint=None) == replace(whole.info, fingerprint=None)
-    trainers = [bngrad.Trainer(one, learning_rate=0.01) for one in (step, whole)]
+    trainers = [bngrad.Trainer(candidate, learning_rate=0.01) for candidate in (step, whole)]
     images, labels = batch(6, 1)
-    first, second = (one.step(images=images.numpy(), target=labels.numpy()) for one in trainers)
+    first, second = (trainer.step(images=images.numpy(), target=labels.numpy()) for trainer in trainers)
     assert first == second
-    for key, one in trainers[0].state_dict().items():
-        np.testing.assert_array_equal(one, trainers[1].state_dict()[key], err_msg=key)
+    for key, value in trainers[0].state_dict().items():
+        np.testing.assert_array_equal(value, trainers[1].state_dict()[key], err_msg=key)
 
 
 def test_an_incomplete_state_is_said():
     module = net()
-    state = {name: one.numpy() for name, one in module.state_dict().items() if name != "fc.weight"}
+    state = {name: value.numpy() for name, value in module.state_dict().items() if name != "fc.weight"}
     with pytest.warns(bngrad.BngradWarning, match="the state lacks 'fc.weight', which the module trains"):
         bngrad.torch.load_into(module, state)
 
@@ -411,19 +411,19 @@ STATISTICS = {
 @pytest.mark.parametrize(("left_out", "more", "text"), STATISTICS.values(), ids=STATISTICS)
 def test_a_state_that_leaves_statistics_untouched(left_out, more, text):
     module = net()
-    state = {name: 2 * one.numpy() for name, one in module.state_dict().items() if name not in left_out} | more
+    state = {name: 2 * value.numpy() for name, value in module.state_dict().items() if name not in left_out} | more
     before = copy.deepcopy(module.state_dict())
     with pytest.raises(bngrad.InputError, match=text):
         bngrad.torch.load_into(module, state)
-    assert all(torch.equal(one, before[key]) for key, one in module.state_dict().items())
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
 
 
 def test_statistics_that_nothing_needs_may_be_left_out():
     module = net()
     unneeded = ("num_batches_tracked", "frozen.running_mean", "frozen.running_var")
-    state = {name: one.numpy() for name, one in module.state_dict().items()}
+    state = {name: value.numpy() for name, value in module.state_dict().items()}
     bngrad.torch.load_into(
-        module, {name: one for name, one in state.items() if name[:2] == "cu" or not name.endswith(unneeded)}
+        module, {name: value for name, value in state.items() if name[:2] == "cu" or not name.endswith(unneeded)}
     )
 
 
@@ -459,8 +459,8 @@ def _other_type(state):
 )
 def test_states_that_do_not_fit_change_nothing(change, text):
     module = net()
-    state = {name: 2 * one.numpy() for name, one in module.state_dict().items()}
+    state = {name: 2 * value.numpy() for name, value in module.state_dict().items()}
     before = copy.deepcopy(module.state_dict())
     with pytest.raises(bngrad.InputError, match=text):
         bngrad.torch.load_into(module, change(state))
-    assert all(torch.equal(one, before[key]) for key, one in module.state_dict().items())
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())

@@ -87,7 +87,7 @@ RECORDED = {
     "multi_margin": of(MARGINS, lambda x: functional.multi_margin_loss(x, torch.tensor([0, 1, 2]))),
     "AdaptiveMaxPool2d": of(TIES, nn.Sequential(nn.Unflatten(0, (1, 3)), nn.AdaptiveMaxPool2d(1))),
 }
-"""What TorchScript's exporter refuses, or does not tell from others."""
+"""The functions that TorchScript's exporter refuses, or does not distinguish from others."""
 
 ROADS = {
     "bngrad.torch": FUNCTIONS | RECORDED,
@@ -103,32 +103,34 @@ class Functions(nn.Module):
     def __init__(self, functions):
         super().__init__()
         self.functions = [function for _, function in functions.values()]
-        self.modules_of_functions = nn.ModuleList(one for one in self.functions if isinstance(one, nn.Module))
+        self.modules_of_functions = nn.ModuleList(
+            layer for layer in self.functions if isinstance(layer, nn.Module)
+        )
         self.w = nn.ParameterList(torch.tensor(point) for point, _ in functions.values())
         results = [function(w).detach() for function, w in zip(self.functions, self.w, strict=True)]
         self.factors = [torch.arange(1.0, y.numel() + 1).reshape(y.shape) for y in results]
 
-    def forward(self, one, *points):
+    def forward(self, unit, *points):
         """The loss; an exporter that gets the points, too, cannot merge those that are equal."""
         total = 0.0
         for function, w, factors in zip(self.functions, points or self.w, self.factors, strict=True):
-            total = total + (function(w * one) * factors).sum()
+            total = total + (function(w * unit) * factors).sum()
         return total
 
 
 def exported(road, module):
     """The forward model, and the names of the points in it."""
-    one, points = torch.ones(()), tuple(w.detach() for w in module.w)
+    unit, points = torch.ones(()), tuple(w.detach() for w in module.w)
     if road == "bngrad.torch":
-        return bngrad.torch.export(module, None, (one,), check=False), [f"w.{i}" for i in range(len(points))]
+        return bngrad.torch.export(module, None, (unit,), check=False), [f"w.{i}" for i in range(len(points))]
     names = [f"w{i}" for i in range(len(points))]
-    options = {"input_names": ["one", *names], "output_names": ["loss"]}
+    options = {"input_names": ["unit", *names], "output_names": ["loss"]}
     if road != "TorchScript":
         options |= {"dynamo": True, "optimize": road == "optimized", "verbose": False}
-        return torch.onnx.export(module, (one, *points), **options).model_proto, names
+        return torch.onnx.export(module, (unit, *points), **options).model_proto, names
     data = io.BytesIO()
     options |= {"training": torch.onnx.TrainingMode.TRAINING, "do_constant_folding": False}
-    torch.onnx.export(module, (one, *points), data, dynamo=False, **options)
+    torch.onnx.export(module, (unit, *points), data, dynamo=False, **options)
     return onnx.load_from_string(data.getvalue()), names
 
 
@@ -144,8 +146,8 @@ def test_gradients_are_those_of_pytorch(road, tmp_path):
     graph = bngrad.differentiate(tmp_path / "net.onnx", loss="loss", wrt=names)
     gradients = bngrad.read_training_graph(graph).gradients
     session = bngrad.session(graph)
-    given = dict(zip(names, (w.detach().numpy() for w in module.w), strict=True))
-    feeds = {one.name: given.get(one.name, np.ones((), np.float32)) for one in session.get_inputs()}
+    points = dict(zip(names, (w.detach().numpy() for w in module.w), strict=True))
+    feeds = {value.name: points.get(value.name, np.ones((), np.float32)) for value in session.get_inputs()}
     values = session.run([gradients[name] for name in names], feeds)
     wrong = {
         name: (value, right[name])
@@ -154,5 +156,5 @@ def test_gradients_are_those_of_pytorch(road, tmp_path):
     }
     assert not wrong, wrong
     if road == "dynamo":  # PyTorch's autograd on the nodes follows the same conventions
-        report = bngrad.validate(model, loss="loss", wrt=names, against="torch", inputs=feeds | given)
+        report = bngrad.validate(model, loss="loss", wrt=names, against="torch", inputs=feeds | points)
         assert report.passed, [row for check in report.checks for row in check.failures]

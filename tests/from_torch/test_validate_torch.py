@@ -159,7 +159,8 @@ def test_a_wrong_rule_is_found(op_type, wrong, monkeypatch):
     rule = RULES["", op_type]
 
     def gradients(back):
-        return [back.op("Mul", one, back.constant(wrong, back.x(0).dtype)) for one in rule.gradients(back)]
+        factor = back.constant(wrong, back.x(0).dtype)
+        return [back.op("Mul", gradient, factor) for gradient in rule.gradients(back)]
 
     monkeypatch.setitem(RULES, ("", op_type), replace(rule, gradients=gradients))
     report = validate(model_of("y = Mul(x, s)" + TAIL, inputs="float[N,3] x"), wrt=["x", "s"])

@@ -1,5 +1,5 @@
 """Runs and differentiates ONNX models in PyTorch: the reference of ``validate --against torch``.
 
-`ops` has a function for each op, made of PyTorch's own; all gradients are those of its autograd. Nothing of
-`bngrad.autodiff.rules` takes part.
+`ops` has a function for each op, built from PyTorch's own; all gradients are those of its autograd.
+`bngrad.autodiff.rules` is not used.
 """

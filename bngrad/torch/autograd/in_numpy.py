@@ -58,19 +58,17 @@ def run(node: ir.Node, values: Mapping[str, Value], opset: int, *, first: int = 
     inputs = {name: values[name] for name in names}
     if (node.domain, node.op_type) == _DROPOUT:
         return _dropout(node, inputs, opset)
-    found = _evaluated(node, {name: _array(value) for name, value in inputs.items()}, opset)[first:]
-    floats = any(
-        one.is_floating_point() for value in found for one in (value if isinstance(value, list) else [value])
-    )
+    outputs = _evaluated(node, {name: _array(value) for name, value in inputs.items()}, opset)[first:]
+    floats = any(tensor.is_floating_point() for value in outputs for tensor in _tensors(value))
     if floats and any(map(_needs_gradient, inputs.values())) and node.op_type not in _ZERO:
         raise UnsupportedNodeError(
             f"{describe(node)} has no equivalent in PyTorch, and a gradient passes it; {ELSEWHERE}"
         )
-    return found
+    return outputs
 
 
 def _dropout(node: ir.Node, inputs: Mapping[str, Value], opset: int) -> list[Value]:
-    """The input times what Dropout makes of ones, which draws the same numbers."""
+    """The input times Dropout's output for ones, which draws the same numbers."""
     x = inputs[str(node.inputs[0].name)]  # type: ignore[union-attr]
     assert isinstance(x, torch.Tensor), "checked by onnx"  # noqa: S101
     ones = {name: _array(value) for name, value in inputs.items()}
@@ -87,13 +85,12 @@ def _evaluated(node: ir.Node, arrays: Mapping[str, Any], opset: int) -> list[Val
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
     model = helper.make_model(graph, opset_imports=imports)
     with np.errstate(all="ignore"):
-        results = ReferenceEvaluator(model, new_ops=OP_RUNS).run(None, dict(arrays))
-    found = iter(results)
-    return [_value(next(found)) if value.name else torch.empty(0) for value in node.outputs]
+        results = iter(ReferenceEvaluator(model, new_ops=OP_RUNS).run(None, dict(arrays)))
+    return [_value(next(results)) if value.name else torch.empty(0) for value in node.outputs]
 
 
 def _reads(node: ir.Node) -> list[str]:
-    """The names of what a node reads, also in its subgraphs."""
+    """The names of the values that a node reads, also in its subgraphs."""
     names = {str(value.name): None for value in node.inputs if value is not None and value.name}
     for attribute in node.attributes.values():
         graphs: Sequence[ir.Graph] = ()
@@ -104,22 +101,26 @@ def _reads(node: ir.Node) -> list[str]:
         for graph in graphs:
             own = {value.name for value in (*graph.inputs, *graph.initializers.values())}
             own |= {value.name for inner in graph.all_nodes() for value in inner.outputs}
-            read = [value for inner in graph.all_nodes() for value in inner.inputs if value is not None]
-            names |= {str(value.name): None for value in (*read, *graph.outputs) if value.name not in own}
+            inputs = [value for inner in graph.all_nodes() for value in inner.inputs if value is not None]
+            names |= {str(value.name): None for value in (*inputs, *graph.outputs) if value.name not in own}
     return list(names)
 
 
 def _needs_gradient(value: Value) -> bool:
-    return any(one.requires_grad for one in (value if isinstance(value, list) else [value]))
+    return any(tensor.requires_grad for tensor in _tensors(value))
+
+
+def _tensors(value: Value) -> list[torch.Tensor]:
+    return value if isinstance(value, list) else [value]
 
 
 def _array(value: Value) -> Any:  # noqa: ANN401 - an array, or a list of them
-    return [_array(one) for one in value] if isinstance(value, list) else value.detach().numpy()
+    return [_array(item) for item in value] if isinstance(value, list) else value.detach().numpy()
 
 
-def _value(result: Any) -> Value:  # noqa: ANN401 - what the evaluator returns
+def _value(result: Any) -> Value:  # noqa: ANN401 - an output of the evaluator
     return (
-        [torch.from_numpy(np.array(one)) for one in result]
+        [torch.from_numpy(np.array(item)) for item in result]
         if isinstance(result, list)
         else torch.from_numpy(np.array(result))
     )

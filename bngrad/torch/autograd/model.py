@@ -87,7 +87,7 @@ class Autograd:
             raise _NotInTableError(f"{describe(node)} has no equivalent in PyTorch")
         if unknown := sorted(node.attributes.keys() - entry.attributes):
             raise _NotInTableError(
-                f"{describe(node)} has the attribute {unknown[0]}, which its form for PyTorch has not"
+                f"{describe(node)} has the attribute {unknown[0]}, which its function in PyTorch does not take"
             )
         if node.domain == "":
             version = onnx.defs.get_schema(node.op_type, self._opset).since_version
@@ -105,7 +105,7 @@ class Autograd:
 
         Args:
             feeds: All inputs without a default, and any other inputs, initializers and constants; names that the
-                model has not are ignored. Floats are converted to float64.
+                model does not have are ignored. Floats are converted to float64.
             outputs: Names of the values to return; None for all.
 
         Raises:
@@ -131,9 +131,9 @@ class Autograd:
             for value, result in zip(node.outputs, self._results(node, values), strict=False):
                 if value.name:
                     values[str(value.name)] = result
-        return self._found(values, leaves, self.outputs if outputs is None else outputs)
+        return self._with_gradients(values, leaves, self.outputs if outputs is None else outputs)
 
-    def _found(
+    def _with_gradients(
         self, values: Mapping[str, Value], leaves: Sequence[torch.Tensor], outputs: Sequence[str]
     ) -> dict[str, Array]:
         loss = values[self._loss]
@@ -147,9 +147,9 @@ class Autograd:
                 raise EvaluationError(f"PyTorch cannot differentiate the model: {first_line(error)}") from error
         else:
             gradients = [torch.zeros_like(leaf) for leaf in leaves]
-        found = {name: one.detach().numpy() for name, one in values.items() if isinstance(one, torch.Tensor)}
-        found |= {name: one.numpy() for name, one in zip(self._gradients.values(), gradients, strict=True)}
-        return {name: found[name] for name in outputs}
+        tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+        tensors |= zip(self._gradients.values(), gradients, strict=True)
+        return {name: tensors[name].detach().numpy() for name in outputs}
 
     def _results(self, node: ir.Node, values: Mapping[str, Value]) -> Sequence[Value]:
         entry = OPS.get((node.domain, node.op_type))
@@ -171,14 +171,14 @@ class Autograd:
             raise
         except Exception as error:
             raise EvaluationError(f"PyTorch cannot run {describe(node)}: {first_line(error)}") from error
-        found = results if isinstance(results, tuple) else (results,)
-        if any(value.uses() or value.is_graph_output() for value in node.outputs[len(found) :]):
-            return [*found, *in_numpy.run(node, values, self._opset, first=len(found))]
-        return found
+        outputs = results if isinstance(results, tuple) else (results,)
+        if any(value.uses() or value.is_graph_output() for value in node.outputs[len(outputs) :]):
+            return [*outputs, *in_numpy.run(node, values, self._opset, first=len(outputs))]
+        return outputs
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:
     try:
         return torch.from_numpy(np.array(widened_array(array)))
     except TypeError:
-        raise UnsupportedNodeError(f"{name!r} is {array.dtype}, which PyTorch has not; {ELSEWHERE}") from None
+        raise UnsupportedNodeError(f"{name!r} is {array.dtype}, which PyTorch lacks; {ELSEWHERE}") from None

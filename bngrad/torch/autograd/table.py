@@ -7,8 +7,8 @@ function does not take is refused by name.
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
+from inspect import Parameter, isbuiltin, signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     Function: TypeAlias = Callable[..., Result]
 
 ELSEWHERE = "use --against reference or numeric"
-"""What to do about a model that PyTorch cannot run."""
+"""The advice for a model that PyTorch cannot run."""
 
 
 class UnsupportedFormError(Exception):
-    """A function cannot compute this form of its op; the message says what the node has, after its name."""
+    """A function cannot compute this form of its op; the message states the form, after the node's name."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Op:
     @property
     def attributes(self) -> frozenset[str]:
         """The attributes that the function takes; PyTorch's own functions take none."""
-        if inspect.isbuiltin(self.function):
+        if isbuiltin(self.function):
             return frozenset()
-        parameters = inspect.signature(self.function).parameters.values()
-        return frozenset(one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY)
+        parameters = signature(self.function).parameters.values()
+        return frozenset(parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY)
 
 
 OPS: dict[tuple[str, str], Op] = {}
@@ -56,7 +56,7 @@ def op(*op_types: str, domain: str = "", since: int = 1) -> Callable[[Function],
     Args:
         op_types: The ops.
         domain: Their domain.
-        since: See `Op`.
+        since: The oldest version of the ops that the function computes.
 
     Raises:
         ValueError: An op has a function already.

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def padded(x: torch.Tensor, along: Sequence[WindowAxis], value: float, *, excess: bool = False) -> torch.Tensor:
-    """Returns [N, C, ...] with the padding of the windows, and with what the last ones need behind that."""
-    pads = [(one.begin, one.end + (one.excess if excess else 0)) for one in reversed(along)]
+    """Returns [N, C, ...] with the padding of the windows, and with ``excess`` the elements that follow it."""
+    pads = [(axis.begin, axis.end + (axis.excess if excess else 0)) for axis in reversed(along)]
     return functional.pad(x, list(chain.from_iterable(pads)), value=value)
 
 
 def unfolded(x: torch.Tensor, along: Sequence[WindowAxis]) -> torch.Tensor:
     """Returns the elements of each window of a padded tensor, [N, C, *windows, *elements]."""
-    for axis, one in enumerate(along):
-        x = x.unfold(2 + axis, one.length, one.stride)[..., :: one.dilation]
+    for index, axis in enumerate(along):
+        x = x.unfold(2 + index, axis.length, axis.stride)[..., :: axis.dilation]
     return x

@@ -1,1 +1,1 @@
-"""Training graphs whose backward pass PyTorch's autograd makes."""
+"""Training graphs whose backward pass PyTorch's autograd computes."""

@@ -35,7 +35,7 @@ class JointGraph(NamedTuple):
     buffers: dict[str, str]
     """The output with the next value of a buffer, by its name."""
     fixed: list[tuple[str, int, int]]
-    """The inputs whose first dimension was to be symbolic and is not, with 0 and its size."""
+    """The inputs whose first dimension is fixed although it was to be symbolic, with 0 and its size."""
 
     @property
     def outputs(self) -> list[str]:
@@ -66,20 +66,20 @@ def joint_graph(
     _skip_copies(model.graph)
     name_values(model, forward, example, joint.outputs)
     _, buffers = make_state_inputs(model, forward, trained)
-    made = {str(value.name) for value in model.graph.outputs}
-    gradients = {name: output for name in trained if (output := gradient_name(name)) in made}
+    output_names = {str(value.name) for value in model.graph.outputs}
+    gradients = {name: output for name in trained if (output := gradient_name(name)) in output_names}
     shapes = {str(value.name): value.shape for value in model.graph.inputs}
-    wanted = read_dynamic(example, None, dynamic_batch=dynamic_batch).axes
+    symbolic_axes = read_dynamic(example, None, dynamic_batch=dynamic_batch).axes
     fixed = [
         (name, 0, int(shape[0]))
-        for name, axes in zip(example.names, wanted, strict=True)
+        for name, axes in zip(example.names, symbolic_axes, strict=True)
         if axes and (shape := shapes[name]) is not None and isinstance(shape[0], int)
     ]
     return JointGraph(model, gradients, buffers, fixed)
 
 
 def _bind(graph: ir.Graph, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Makes initializers of the inputs for parameters and buffers."""
+    """Turns the inputs for parameters and buffers into initializers."""
     inputs = graph.inputs[: len(tensors)]
     del graph.inputs[: len(tensors)]
     for value, (name, tensor) in zip(inputs, tensors.items(), strict=True):
@@ -89,7 +89,7 @@ def _bind(graph: ir.Graph, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def _skip_copies(graph: ir.Graph) -> None:
-    """Lets outputs be what was copied, so that a buffer that is not changed is recognized as such."""
+    """Replaces outputs that are copies by their sources, so that an unchanged buffer is recognized."""
     for index, value in enumerate(graph.outputs):
         source = value
         while (node := source.producer()) is not None and node.op_type == "Identity" and node.inputs[0]:

@@ -1,4 +1,4 @@
-"""ATen ops that a traced step has in smaller ones: batch norm, cross entropy, adaptive pooling, resampling."""
+"""Decompositions of ATen ops in a traced step: batch norm, cross entropy, adaptive pooling, resampling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PYTORCHS = (
     _ATEN.nll_loss_forward,
     _ATEN.nll_loss2d_forward,
 )
-"""Those of a forward pass that have a decomposition of PyTorch's."""
+"""The ops of a forward pass that PyTorch's own decompositions replace."""
 
 _UPSAMPLINGS = (
     *(f"{kind}{rank}d" for rank in (1, 2, 3) for kind in ("upsample_nearest", "_upsample_nearest_exact")),
@@ -35,7 +35,7 @@ _UPSAMPLINGS = (
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The decompositions for `make_fx`, without the gradients that `joint_translations` has."""
+    """The decompositions for `make_fx`, except those of the gradients that `joint_translations` writes."""
     translated = joint_translations()
     table: dict[Any, Callable[..., Any]] = dict(get_decompositions(_PYTORCHS))
     table |= {
@@ -67,12 +67,12 @@ def _variance_and_mean(
 
 
 def _layer_norm(x: torch.Tensor, *arguments: Any) -> Any:  # noqa: ANN401
-    """ONNX's LayerNormalization has float32 statistics of float64."""
+    """The decomposition for float64, of which ONNX's LayerNormalization computes float32 statistics."""
     return native_layer_norm(x, *arguments) if x.dtype == torch.float64 else NotImplemented
 
 
 def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Windows of one size, one behind the other, are those of a max pooling."""
+    """A max pooling: the windows have one size, and follow one another."""
     kernel = _windows(x, output_size)
     pool = _ATEN.max_pool2d_with_indices if len(kernel) == 2 else _ATEN.max_pool3d_with_indices
     result: tuple[torch.Tensor, torch.Tensor] = pool(x, kernel)
@@ -81,26 +81,26 @@ def _adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]) -> tuple[tor
 
 def _adaptive_max_pool_backward(grad_output: torch.Tensor, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     kernel = _windows(x, indices.shape[2:])
-    no, one = [0] * len(kernel), [1] * len(kernel)
+    padding, dilation = [0] * len(kernel), [1] * len(kernel)
     rank = len(kernel)
     pool = _ATEN.max_pool2d_with_indices_backward if rank == 2 else _ATEN.max_pool3d_with_indices_backward
-    result: torch.Tensor = pool(grad_output, x, kernel, kernel, no, one, False, indices)
+    result: torch.Tensor = pool(grad_output, x, kernel, kernel, padding, dilation, False, indices)
     return result
 
 
 def _windows(x: torch.Tensor, output_size: Sequence[int]) -> list[int]:
     sizes = [int(size) for size in x.shape[x.ndim - len(output_size) :]]
-    wanted = [int(size) for size in output_size]
-    if any(size % number for size, number in zip(sizes, wanted, strict=True)):
+    counts = [int(count) for count in output_size]
+    if any(size % count for size, count in zip(sizes, counts, strict=True)):
         raise UnsupportedNodeError(
-            f"the module has an adaptive max pooling of {sizes} elements to {wanted}, with windows that differ in "
+            f"the module has an adaptive max pooling of {sizes} elements to {counts}, with windows that differ in "
             "size; expected an output size that divides that of the input"
         )
-    return [size // number for size, number in zip(sizes, wanted, strict=True)]
+    return [size // count for size, count in zip(sizes, counts, strict=True)]
 
 
 def _adaptive_average_pool(x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """Windows i of n have the elements from floor(i S / n) to ceil((i + 1) S / n): a linear map of each axis."""
+    """A linear map of each axis: window i of n has the elements from floor(i S / n) to ceil((i + 1) S / n)."""
     for axis in range(-len(output_size), 0):
         if x.shape[axis] != output_size[axis]:
             x = _along(x, axis, _means(int(x.shape[axis]), int(output_size[axis]), x).T)
@@ -123,18 +123,18 @@ def _upsample_backward(
     input_size: Sequence[int],
     *options: Any,  # noqa: ANN401 - align_corners, and the scales
 ) -> torch.Tensor:
-    """The transpose of each axis' linear map, whose matrix is what the op makes of the unit vectors."""
+    """The transpose of the linear map of each axis, whose matrix is the op's output for the unit vectors."""
     rank = len(output_size)
     scales = list(options[len(options) - rank :])
     for offset in range(rank):
         axis, size = offset - rank, int(input_size[2 + offset])
         if size == output_size[offset] and scales[offset] is None:
             continue
-        one = [1] * rank
+        ones = [1] * rank
         units = torch.eye(size, dtype=grad_output.dtype).reshape(
-            [1, size, *one[:offset], size, *one[offset + 1 :]]
+            [1, size, *ones[:offset], size, *ones[offset + 1 :]]
         )
-        sizes = [*one[:offset], int(output_size[offset]), *one[offset + 1 :]]
+        sizes = [*ones[:offset], int(output_size[offset]), *ones[offset + 1 :]]
         of_axis = [scale if index == offset else None for index, scale in enumerate(scales)]
         matrix = upsample(units, sizes, *options[: len(options) - rank], *of_axis).reshape(size, -1)
         grad_output = _along(grad_output, axis, matrix.T)

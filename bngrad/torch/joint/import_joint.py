@@ -1,4 +1,4 @@
-"""`import_joint`: a training graph whose backward pass PyTorch's autograd made."""
+"""`import_joint`: a training graph whose backward pass PyTorch's autograd computes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bngrad.torch.export import export_warnings
 from bngrad.torch.forward import LOSS
 from bngrad.torch.joint.build import JointGraph, joint_graph
 from bngrad.torch.randomness import NothingRandom, nothing_random
-from bngrad.torch.source import WRONG, read_arguments, require_equal
+from bngrad.torch.source import MAX_ERROR_RATIO, read_arguments, require_equal
 from bngrad.training.differentiate import remove_defaults
 from bngrad.training.to_inference import random_nodes
 from bngrad.validation.report import Check
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import torch
 
-    from bngrad.torch.source import Read
+    from bngrad.torch.source import Arguments
 
     Loss = Callable[..., torch.Tensor]
 
@@ -44,9 +44,9 @@ def import_joint(
     defaults: bool = True,
     functions: bool = True,
 ) -> onnx.ModelProto:
-    """Builds the training graph of a module and its loss, with the backward pass that PyTorch's autograd makes.
+    """Builds the training graph of a module and its loss, with the backward pass that PyTorch's autograd computes.
 
-    The result has the form of that of `bngrad.torch.differentiate`, whose backward pass this package makes.
+    The result has the form of that of `bngrad.torch.differentiate`, whose backward pass this package derives.
     Gradients that the module defines are part of it: those of a `torch.autograd.Function`, of
     ``Tensor.register_hook`` in forward, and of backward hooks of modules. Batch norms are in primitive ops, as
     PyTorch decomposes them.
@@ -58,49 +58,49 @@ def import_joint(
         dynamic_batch: See `bngrad.torch.export`.
         input_names: See `bngrad.torch.export`.
         check: See `bngrad.torch.export`.
-        recognize: Whether to make ops of ``bngrad`` of batch norms in primitive ops.
+        recognize: Whether to replace batch norms in primitive ops by ops of ``bngrad``.
         defaults: Whether parameters and buffers keep their current values as defaults of their inputs.
         functions: Whether to embed the definitions of the ops as model-local functions.
 
     Raises:
         InputError: The example or an argument is invalid, or the loss is not a float scalar.
-        ModelError: PyTorch cannot trace the module, or what its exporter wrote does not compute the same.
+        ModelError: PyTorch cannot trace the module, or the exported model does not compute the same.
         UnsupportedNodeError: An op of the forward or backward pass cannot be written as ONNX, or a parameter has a
             gradient hook.
 
     Warns:
         BngradWarning: See `bngrad.torch.export`.
     """
-    read = read_arguments(module, loss_fn, example, None, input_names, custom_gradients=True)
-    joint = joint_graph(read.forward, read.example, read.trained, dynamic_batch=dynamic_batch)
-    made, _ = for_target(joint.model, target="stock", functions=functions, recognize=recognize)
-    warnings = export_warnings(read.forward, joint.fixed)
-    warnings += read.warnings
+    arguments = read_arguments(module, loss_fn, example, None, input_names, custom_gradients=True)
+    joint = joint_graph(arguments.forward, arguments.example, arguments.trained, dynamic_batch=dynamic_batch)
+    model, _ = for_target(joint.model, target="stock", functions=functions, recognize=recognize)
+    warnings = export_warnings(arguments.forward, joint.fixed)
+    warnings += arguments.warnings
     write_training_graph(
-        made, loss=LOSS, gradients=joint.gradients, running_statistics=joint.buffers, warnings=warnings
+        model, loss=LOSS, gradients=joint.gradients, running_statistics=joint.buffers, warnings=warnings
     )
     if check:
-        _require_pytorchs(read, joint, made, recognize=recognize)
+        _require_pytorchs(arguments, joint, model, recognize=recognize)
     if not defaults:
-        remove_defaults(made.graph, [*joint.gradients, *joint.buffers])
+        remove_defaults(model.graph, [*joint.gradients, *joint.buffers])
     warn(warnings)
-    return to_proto(made)
+    return to_proto(model)
 
 
-def _require_pytorchs(read: Read, joint: JointGraph, made: ir.Model, *, recognize: bool) -> None:
-    """Compares a step with PyTorch, in which nothing is random."""
-    check = Check("PyTorch", unit="x PyTorch's own error", limit=WRONG, required=True)
+def _require_pytorchs(arguments: Arguments, joint: JointGraph, model: ir.Model, *, recognize: bool) -> None:
+    """Compares a step with PyTorch, without randomness."""
+    check = Check("PyTorch", unit="x PyTorch's own error", limit=MAX_ERROR_RATIO, required=True)
     random = bool(random_nodes(joint.model))
     if random:
         quiet = nothing_random(joint.model)
         if left := random_nodes(quiet):
             check.skipped = f"{describe(left[0])} draws other numbers than PyTorch"
             return
-        model, _ = for_target(quiet, target="stock", functions=False, recognize=recognize)
+        compared, _ = for_target(quiet, target="stock", functions=False, recognize=recognize)
     else:
-        model = made.clone()
-    remove_defaults(model.graph, [*joint.gradients, *joint.buffers])
-    run_graph = graph_runner(model, {name: name for name in joint.outputs})
+        compared = model.clone()
+    remove_defaults(compared.graph, [*joint.gradients, *joint.buffers])
+    run_graph = graph_runner(compared, {name: name for name in joint.outputs})
     with NothingRandom() if random else nullcontext():
-        compare_graph(check, read.forward, read.example, run_graph, read.trained, steps=1)
+        compare_graph(check, arguments.forward, arguments.example, run_graph, arguments.trained, steps=1)
     require_equal(check)

@@ -57,8 +57,8 @@ def trace_joint(
         forward: The module and its loss. It is not changed.
         example: The arguments.
         trained: The parameters to differentiate with respect to, by the user's names.
-        dynamic_batch: Whether the size of the batch stays symbolic. It becomes that of the example where the
-            module computes something else for other sizes.
+        dynamic_batch: Whether the size of the batch stays symbolic. It is fixed at that of the example if the
+            module runs other ops for other sizes.
 
     Raises:
         InputError: The size of the batch cannot be symbolic, or the loss is not a scalar.
@@ -66,13 +66,13 @@ def trace_joint(
     """
     read_dynamic(example, None, dynamic_batch=dynamic_batch)
     named = (*forward.named_parameters(), *forward.named_buffers())
-    tensors = {name: one.detach() for name, one in named}
+    tensors = {name: tensor.detach() for name, tensor in named}
     with quiet():
         try:
             recorded, dynamic = _record_general(forward, example, tensors, trained, dynamic_batch=dynamic_batch)
             batch: Any = {0: torch.export.Dim.AUTO}
             shapes: Any = ([{} for _ in tensors], [batch if follows else {} for follows in dynamic])
-            arguments = (list(tensors.values()), [one.detach() for one in example.flat])
+            arguments = (list(tensors.values()), [tensor.detach() for tensor in example.flat])
             program = torch.export.export(recorded.module, arguments, dynamic_shapes=shapes, strict=False)
         except BngradError:
             raise
@@ -100,21 +100,21 @@ def _record_general(
     *,
     dynamic_batch: bool,
 ) -> tuple[_Recorded, list[bool]]:
-    """Records a step, and says which of the example's tensors have a symbolic first dimension in it."""
+    """A recorded step, and for each of the example's tensors whether its first dimension is symbolic in it."""
     size = example.batch if dynamic_batch else None
-    dynamic = [size is not None and one.ndim > 0 and one.shape[0] == size for one in example.flat]
+    dynamic = [tensor.shape[:1] == (size,) for tensor in example.flat]
 
     def record(follows: list[bool], batch: int | None = None) -> _Recorded:
         data = [
-            one if batch is None or not symbolic else one.new_empty((batch, *one.shape[1:]))
-            for one, symbolic in zip(example.flat, follows, strict=True)
+            tensor if batch is None or not symbolic else tensor.new_empty((batch, *tensor.shape[1:]))
+            for tensor, symbolic in zip(example.flat, follows, strict=True)
         ]
         return _record(_step(forward, example, list(tensors), trained), forward, tensors, data, follows)
 
     recorded = record(dynamic)
     # PyTorch compares the size of the batch where it chooses kernels, too, so a condition need not change the ops.
     others = recorded.sizes if recorded.sizes is None else [record(dynamic, batch) for batch in recorded.sizes]
-    if others is not None and all(one.module.code == recorded.module.code for one in others):
+    if others is not None and all(other.module.code == recorded.module.code for other in others):
         return recorded, dynamic
     fixed = [False for _ in dynamic]
     return record(fixed), fixed
@@ -138,9 +138,9 @@ def _record(
         return mode.from_tensor(tensor.detach(), symbolic_context=context)
 
     function, names = step
-    values = [fake(one) for one in tensors.values()]
-    batches = [fake(one, follows=follows) for one, follows in zip(data, dynamic, strict=True)]
-    size = next((one.shape[0] for one, follows in zip(batches, dynamic, strict=True) if follows), None)
+    values = [fake(tensor) for tensor in tensors.values()]
+    batches = [fake(tensor, follows=follows) for tensor, follows in zip(data, dynamic, strict=True)]
+    size = next((batch.shape[0] for batch, follows in zip(batches, dynamic, strict=True) if follows), None)
     with ExitStack() as stack:
         stack.enter_context(untouched(forward))
         stack.enter_context(cumulative_averages(forward))
@@ -172,27 +172,27 @@ def _step(
             name: value.detach().requires_grad_(True) if user_name(name) in trained else value.clone()
             for name, value in zip(tensors, values, strict=True)
         }
-        given = list(leaves)
-        for place, one in zip(places, data, strict=True):
-            given[place] = one
-        outputs = torch.func.functional_call(forward, state, pytree.tree_unflatten(given, structure))
+        arguments = list(leaves)
+        for place, tensor in zip(places, data, strict=True):
+            arguments[place] = tensor
+        outputs = torch.func.functional_call(forward, state, pytree.tree_unflatten(arguments, structure))
         # A checkpoint runs batch norms again in the backward pass; a step updates their statistics once.
-        outputs = (outputs[0], *(one.clone() for one in outputs[1:]))
+        outputs = (outputs[0], *(output.clone() for output in outputs[1:]))
         weights = [name for name in tensors if user_name(name) in trained]
         gradients = torch.autograd.grad(outputs[0], [state[name] for name in weights], allow_unused=True)
         pairs = zip(weights, gradients, strict=True)
-        found = {gradient_name(user_name(name)): one.to_dense() for name, one in pairs if one is not None}
-        names[:] = [*forward.output_names, *found]
-        return [one.detach() for one in (*outputs, *found.values())]
+        named = {gradient_name(user_name(name)): grad.to_dense() for name, grad in pairs if grad is not None}
+        names[:] = [*forward.output_names, *named]
+        return [tensor.detach() for tensor in (*outputs, *named.values())]
 
     return step, names
 
 
 def _other_sizes(environment: ShapeEnv, size: Any) -> list[int] | None:  # noqa: ANN401 - a torch.SymInt
-    """Sizes for which conditions that held while recording do not hold; None if they hold for one size alone."""
+    """Sizes for which conditions that held while recording do not hold; None if they hold for only one size."""
     symbol = size.node.expr
     if symbol.is_number:
         return None
     conditions = [guard.expr for guard in environment.guards if guard.expr.free_symbols == {symbol}]
-    violated = (next((one for one in _SIZES if not condition.subs(symbol, one)), None) for condition in conditions)
-    return sorted({one for one in violated if one is not None})
+    violations = (next((n for n in _SIZES if not condition.subs(symbol, n)), None) for condition in conditions)
+    return sorted({n for n in violations if n is not None})

@@ -41,7 +41,7 @@ _joint: Any = Opset(_DOMAIN, 1)
 
 
 def joint_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """What `torch.onnx.export` takes as its custom translation table."""
+    """The custom translation table for `torch.onnx.export`."""
     _register_schemas()
     aten = torch.ops.aten
     return {
@@ -59,7 +59,7 @@ def joint_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def to_ort_dialect(model: ir.Model) -> None:
-    """Gives the ops the names that ONNX Runtime's gradient builder has for them."""
+    """Renames the ops to those of ONNX Runtime's gradient builder."""
     for node in model.graph:
         if node.domain == _DOMAIN:
             node.domain, node.version = _OPS[node.op_type][0], None
@@ -79,8 +79,8 @@ def _register_schemas() -> None:
             name,
             _DOMAIN,
             1,
-            inputs=[parameter(one) for one in inputs],
-            outputs=[parameter(one) for one in outputs],
+            inputs=[parameter(operand) for operand in inputs],
+            outputs=[parameter(operand) for operand in outputs],
             type_constraints=[("T", FLOAT_TYPES, "Any float")]
             + ([("I", ["tensor(int64)"], "Indices")] if "indices" in inputs else []),
             attributes=[
@@ -209,7 +209,7 @@ def _windows(kernel_size: Sequence[int], stride: Sequence[int], padding: Sequenc
 
 
 def _each(numbers: Sequence[int], rank: int) -> list[int]:
-    """A number for each axis, where PyTorch takes one for all."""
+    """One number for each axis; PyTorch accepts a single number for all axes."""
     return list(numbers) * rank if len(numbers) == 1 else list(numbers)
 
 

@@ -41,7 +41,7 @@ def conv(
     rank = _rank(x)
     kernel = kernel_shape or w.shape[2:]
     along = window_axes(x.shape[2:], kernel, auto_pad=auto_pad, dilations=dilations, pads=pads, strides=strides)
-    stride, dilation = [one.stride for one in along], [one.dilation for one in along]
+    stride, dilation = [axis.stride for axis in along], [axis.dilation for axis in along]
     return _CONV[rank](padded(x, along, 0.0), w, b, stride, 0, dilation, group)
 
 
@@ -68,15 +68,15 @@ def conv_transpose(
     sizes = [size + more for size, more in zip(whole.shape[2:], added, strict=True)]
     if output_shape is not None or auto_pad.startswith("SAME"):
         same = [size * step for size, step in zip(x.shape[2:], stride, strict=True)]
-        wanted = same if output_shape is None else output_shape[-rank:]
+        targets = same if output_shape is None else output_shape[-rank:]
         begin, end = [], []
-        for size, want in zip(sizes, wanted, strict=True):
-            first, _ = split_padding(size - want, upper=auto_pad == "SAME_UPPER")
+        for size, target in zip(sizes, targets, strict=True):
+            first, _ = split_padding(size - target, upper=auto_pad == "SAME_UPPER")
             begin.append(first)
-            end.append(size - want - first)
+            end.append(size - target - first)
     else:
-        given = list(pads or []) if auto_pad in ("NOTSET", "") else []
-        begin, end = given[:rank] or [0] * rank, given[rank:] or [0] * rank
+        padding = list(pads or []) if auto_pad in ("NOTSET", "") else []
+        begin, end = padding[:rank] or [0] * rank, padding[rank:] or [0] * rank
     cut = [(-begin[axis], added[axis] - end[axis]) for axis in reversed(range(rank))]
     y = functional.pad(whole, list(chain.from_iterable(cut)))
     return y if b is None else y + b.reshape(-1, *[1] * rank)

@@ -25,7 +25,7 @@ _DTYPES = {
 def cast(x: Tensor, *, to: int, round_mode: str = "up", saturate: int = 1) -> Tensor:  # noqa: ARG001 - of float8
     """X in another type."""
     if ir.DataType(to) not in _DTYPES:
-        raise UnsupportedFormError(f"it casts to {ir.DataType(to).name.lower()}, which PyTorch has not")
+        raise UnsupportedFormError(f"it casts to {ir.DataType(to).name.lower()}, which PyTorch lacks")
     return x.to(_DTYPES[ir.DataType(to)])
 
 

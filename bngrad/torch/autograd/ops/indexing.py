@@ -45,17 +45,17 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 @op("GatherND")
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
-    """The slices of x at tuples of indices, behind the batch dimensions."""
+    """The slices of x at tuples of indices, after the batch dimensions."""
     if not batch_dims:
         return x[_places(x, indices)]
     batches = x.shape[:batch_dims]
     flat, which = x.flatten(0, batch_dims - 1), indices.flatten(0, batch_dims - 1)
-    parts = [one[_places(one, index)] for one, index in zip(flat, which, strict=True)]
+    parts = [sample[_places(sample, index)] for sample, index in zip(flat, which, strict=True)]
     return torch.stack(parts).reshape([*batches, *parts[0].shape])
 
 
 def _places(x: Tensor, indices: Tensor) -> tuple[Tensor, ...]:
-    return tuple(_counted(one, x.shape[axis]) for axis, one in enumerate(indices.unbind(-1)))
+    return tuple(_counted(index, x.shape[axis]) for axis, index in enumerate(indices.unbind(-1)))
 
 
 @op("ScatterElements")
@@ -98,7 +98,7 @@ def reverse_sequence(x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_ax
     """The first elements of each sequence in reverse order."""
     data = x.movedim((batch_axis, time_axis), (0, 1))
     parts = [
-        torch.cat([one[:length].flip(0), one[length:]]) for one, length in zip(data, numbers(lengths), strict=True)
+        torch.cat([row[:length].flip(0), row[length:]]) for row, length in zip(data, numbers(lengths), strict=True)
     ]
     return torch.stack(parts).movedim((0, 1), (batch_axis, time_axis))
 
@@ -130,6 +130,6 @@ def top_k(
 
 @op("Range", since=11)
 def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:  # noqa: ARG001
-    """start, start + delta and so on, in front of the limit."""
+    """start, start + delta and so on, before the limit."""
     count = max(int(torch.ceil((limit.double() - start.double()) / delta.double()).item()), 0)
     return start + torch.arange(count).to(start.dtype) * delta

@@ -66,8 +66,8 @@ def _loss(log_prob: Tensor, labels: Tensor, weights: Tensor | None, ignored: int
     # PyTorch has no gradient with respect to the weights.
     kept = labels != ignored
     chosen = torch.where(kept, labels, 0)
-    each = torch.where(kept, weights[chosen], 0.0)
-    losses = -each * log_prob.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    label_weights = torch.where(kept, weights[chosen], 0.0)
+    losses = -label_weights * log_prob.gather(1, chosen.unsqueeze(1)).squeeze(1)
     if reduction == "none":
         return losses
-    return losses.sum() / each.sum() if reduction == "mean" else losses.sum()
+    return losses.sum() / label_weights.sum() if reduction == "mean" else losses.sum()

@@ -31,14 +31,14 @@ def batch_norm(
 ) -> tuple[Tensor, ...]:
     """Y, and in training mode the new running statistics: momentum old + (1 - momentum) batch.
 
-    The attribute ``unbiased_running_var``, which ONNX has not, is set by `bngrad.torch.autograd.model`.
+    The attribute ``unbiased_running_var``, which ONNX does not have, is set by `bngrad.torch.autograd.model`.
     """
     data = x if x.ndim > 1 else x.unsqueeze(1)  # a tensor of one axis has one channel
     if not training_mode and (mean.requires_grad or variance.requires_grad):
         # PyTorch's batch norm has no gradient with respect to running statistics.
         shape = [-1, *[1] * (data.ndim - 2)]
         mean, std, scale, bias = (
-            one.reshape(shape) for one in (mean, torch.sqrt(variance + epsilon), scale, bias)
+            tensor.reshape(shape) for tensor in (mean, torch.sqrt(variance + epsilon), scale, bias)
         )
         return ((((data - mean) / std) * scale + bias).reshape(x.shape),)
     if not training_mode:
@@ -84,7 +84,7 @@ def layer_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Y, and the mean and 1 / the standard deviation over the last axes; scale and bias are broadcast."""
     axes = tuple(range(axis % x.ndim, x.ndim))
-    normalized = functional.layer_norm(x, [x.shape[one] for one in axes], None, None, epsilon)
+    normalized = functional.layer_norm(x, [x.shape[dim] for dim in axes], None, None, epsilon)
     y = normalized * scale if bias is None else normalized * scale + bias
     variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     return y, mean, torch.rsqrt(variance + epsilon)
@@ -112,8 +112,8 @@ def local_response_norm(
     bias: float = 1.0,
     size: int = 1,
 ) -> Tensor:
-    """X over a power of the sum of squares of neighbouring channels; of an even size, more of them behind."""
-    flipped = size % 2 == 0  # PyTorch has more of them in front
+    """X over a power of the sum of squares of neighbouring channels; of an even size, more of them after it."""
+    flipped = size % 2 == 0  # PyTorch has more of them before it
     y = functional.local_response_norm(x.flip(1) if flipped else x, size, alpha, beta, bias)
     return y.flip(1) if flipped else y
 

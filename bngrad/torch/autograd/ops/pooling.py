@@ -47,7 +47,7 @@ def max_pool(
     whole = padded(x, along, -inf, excess=True)
     if rank not in _MAX_POOL:
         return torch.amax(unfolded(whole, along), tuple(range(-rank, 0)))
-    stride, dilation = [one.stride for one in along], [one.dilation for one in along]
+    stride, dilation = [axis.stride for axis in along], [axis.dilation for axis in along]
     return _MAX_POOL[rank](whole, list(kernel_shape), stride, 0, dilation)
 
 
@@ -76,5 +76,5 @@ def average_pool(
     elements = tuple(range(-len(along), 0))
     sums = unfolded(padded(x, along, 0.0, excess=True), along).sum(elements)
     counted = padded(torch.ones_like(x[:1, :1]), along, float(count_include_pad))
-    behind = [one._replace(begin=0, end=one.excess) for one in along]
-    return sums / unfolded(padded(counted, behind, 0.0), along).sum(elements)
+    excess = [axis._replace(begin=0, end=axis.excess) for axis in along]
+    return sums / unfolded(padded(counted, excess, 0.0), along).sum(elements)

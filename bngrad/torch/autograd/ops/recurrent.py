@@ -20,14 +20,14 @@ _FUNCTIONS = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu}
 
 
 def _activations(
-    given: Sequence[str] | None, default: Sequence[str], directions: int
+    activations: Sequence[str] | None, default: Sequence[str], directions: int
 ) -> list[list[Callable[[Tensor], Tensor]]]:
-    names = list(given or list(default) * directions)
+    names = list(activations or list(default) * directions)
     if unknown := [name for name in names if name.lower() not in _FUNCTIONS]:
         raise UnsupportedFormError(f"it has the activation {unknown[0]}; expected Sigmoid, Tanh or Relu")
-    each = [_FUNCTIONS[name.lower()] for name in names]
+    functions = [_FUNCTIONS[name.lower()] for name in names]
     count = len(default)
-    return [each[count * index : count * (index + 1)] for index in range(directions)]
+    return [functions[count * index : count * (index + 1)] for index in range(directions)]
 
 
 def _run(
@@ -46,20 +46,20 @@ def _run(
     ways = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
     outputs, lasts = [], []
     for index, backward in enumerate(ways):
-        state: State = tuple(one[index] for one in states)
-        found = [torch.zeros_like(state[0])] * steps
+        state: State = tuple(initial[index] for initial in states)
+        hidden = [torch.zeros_like(state[0])] * steps
         for time in reversed(range(steps)) if backward else range(steps):
             new = step(index, x[time], state)
             going = (time < valid).unsqueeze(1)
-            state = tuple(torch.where(going, one, old) for one, old in zip(new, state, strict=True))
-            found[time] = torch.where(going, state[0], torch.zeros_like(state[0]))
-        outputs.append(torch.stack(found))
+            state = tuple(torch.where(going, updated, old) for updated, old in zip(new, state, strict=True))
+            hidden[time] = torch.where(going, state[0], torch.zeros_like(state[0]))
+        outputs.append(torch.stack(hidden))
         lasts.append(state)
-    return torch.stack(outputs, 1), *(torch.stack(one) for one in zip(*lasts, strict=True))
+    return torch.stack(outputs, 1), *(torch.stack(by_direction) for by_direction in zip(*lasts, strict=True))
 
 
-def _first(given: Tensor | None, x: Tensor, w: Tensor, hidden: int) -> Tensor:
-    return x.new_zeros(w.shape[0], x.shape[1], hidden) if given is None else given
+def _first(state: Tensor | None, x: Tensor, w: Tensor, hidden: int) -> Tensor:
+    return x.new_zeros(w.shape[0], x.shape[1], hidden) if state is None else state
 
 
 def _clipped(value: Tensor, clip: float | None) -> Tensor:
@@ -127,7 +127,7 @@ def lstm(
         new = f(forget) * state[1] + f(i) * g(c)
         return f(o) * h(new), new
 
-    firsts = [_first(one, x, w, r.shape[-1]) for one in (h0, c0)]
+    firsts = [_first(state, x, w, r.shape[-1]) for state in (h0, c0)]
     return _run(x, lengths, firsts, direction, layout, step)
 
 

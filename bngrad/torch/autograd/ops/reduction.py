@@ -27,10 +27,10 @@ def _extreme(x: Tensor, axes: Sequence[int], *, largest: bool) -> Tensor:
 
 
 def _first(x: Tensor, axes: Sequence[int], *, largest: bool) -> Tensor:
-    """The largest or smallest along some axes, of which the first one that is gets the gradient."""
+    """The largest or smallest elements along some axes; the first of equal ones gets the gradient."""
     rows = x.movedim(axes, list(range(-len(axes), 0))).flatten(-len(axes))
-    found = (rows.max(-1) if largest else rows.min(-1)).values
-    return found.reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)])
+    extremes = (rows.max(-1) if largest else rows.min(-1)).values
+    return extremes.reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)])
 
 
 def _product(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -51,26 +51,26 @@ _REDUCTIONS: dict[str, Callable[[Tensor, Sequence[int]], Tensor]] = {
     "ReduceSum": lambda x, axes: x.sum(axes, keepdim=True),
     "ReduceSumSquare": lambda x, axes: x.square().sum(axes, keepdim=True),
 }
-"""Each keeps the axes that it reduces."""
+"""The reductions, which keep the axes that they reduce."""
 
 
 def _register(name: str, reduced: Callable[[Tensor, Sequence[int]], Tensor]) -> None:
     @op(name)
     def reduction(
         x: Tensor,
-        given: Tensor | None = None,
+        axes_input: Tensor | None = None,
         *,
         axes: Sequence[int] | None = None,
         keepdims: int = 1,
         noop_with_empty_axes: int = 0,
         tie: Tie = "split",
     ) -> Tensor:
-        wanted = axes if given is None else numbers(given)
-        if not wanted and noop_with_empty_axes:
+        dims = axes if axes_input is None else numbers(axes_input)
+        if not dims and noop_with_empty_axes:
             if name not in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"):
                 raise UnsupportedFormError("it has noop_with_empty_axes = 1 and no axes")
             return x.clone()
-        every = sorted(axis % x.ndim for axis in wanted) if wanted else list(range(x.ndim))
+        every = sorted(axis % x.ndim for axis in dims) if dims else list(range(x.ndim))
         if tie == "first" and every and x.numel():
             result = _first(x, every, largest=name == "ReduceMax")
             return result if keepdims else result.squeeze(every)

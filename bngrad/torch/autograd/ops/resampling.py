@@ -46,5 +46,5 @@ def grid_sample(
     """X at the points of a grid."""
     modes = {"linear": "bilinear", "cubic": "bicubic"}
     if x.ndim not in (4, 5) or (x.ndim == 5 and modes.get(mode, mode) == "bicubic"):
-        raise UnsupportedFormError(f"it has mode {mode} in {x.ndim - 2} spatial dimensions, which PyTorch has not")
+        raise UnsupportedFormError(f"it has mode {mode} in {x.ndim - 2} spatial dimensions, which PyTorch lacks")
     return functional.grid_sample(x, grid, modes.get(mode, mode), padding_mode, bool(align_corners))

@@ -1,7 +1,7 @@
 """Resize.
 
 `torch.nn.functional.interpolate` computes the forms that are the same in PyTorch. The others are products with a
-matrix for each axis, which is what onnx's reference evaluator makes of an identity matrix.
+matrix for each axis, which onnx's reference evaluator computes from an identity matrix.
 """
 
 from __future__ import annotations
@@ -68,22 +68,22 @@ def resize(
         "nearest_mode": nearest_mode,
     }
     if size[:2] == list(x.shape[:2]) and _is_of_torch(x, how):
-        given: Any = {"scale_factor": [scale.get(axis, 1.0) for axis in range(2, x.ndim)]}
-        given = given if scale else {"size": size[2:]}
-        return functional.interpolate(x, **given, mode=_MODES[mode, x.ndim - 2])
+        target: Any = {"scale_factor": [scale.get(axis, 1.0) for axis in range(2, x.ndim)]}
+        target = target if scale else {"size": size[2:]}
+        return functional.interpolate(x, **target, mode=_MODES[mode, x.ndim - 2])
     cropped = coordinate_transformation_mode == _CROP
     inside = torch.ones([1] * x.ndim, dtype=x.dtype)
     for place, axis in enumerate(along):
         ends = roi[[place, place + len(along)]].numpy() if cropped and roi is not None else None
         matrix = torch.from_numpy(resized_identity(x.shape[axis], size[axis], ends, scale.get(axis), how)).T.to(x)
-        inside = inside * matrix.sum(1).reshape([-1 if one == axis else 1 for one in range(x.ndim)])
+        inside = inside * matrix.sum(1).reshape([-1 if dim == axis else 1 for dim in range(x.ndim)])
         x = torch.tensordot(matrix, x, ([1], [axis])).movedim(0, axis)
     # The sums of weights are 1, or 0 outside of the crop.
     return x + extrapolation_value * (1 - inside) if cropped else x
 
 
 def _is_of_torch(x: Tensor, how: dict[str, Any]) -> bool:
-    """Whether PyTorch computes a form as ONNX defines it."""
+    """Returns whether PyTorch computes a form as ONNX defines it."""
     if (how["mode"], x.ndim - 2) not in _MODES or how["antialias"] or how["exclude_outside"]:
         return False
     if how["mode"] == "nearest":

@@ -14,7 +14,7 @@ def split_to_sequence(
 ) -> tuple[list[Tensor]]:
     """Parts of given sizes, of one size, or of 1."""
     if sizes is None:
-        return ([one if keepdims else one.squeeze(axis) for one in torch.split(x, 1, axis)],)
+        return ([part if keepdims else part.squeeze(axis) for part in torch.split(x, 1, axis)],)
     return (list(torch.split(x, numbers(sizes) if sizes.ndim else int(sizes.item()), axis)),)
 
 

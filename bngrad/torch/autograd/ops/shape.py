@@ -33,33 +33,33 @@ def identity(x: Tensor) -> Tensor:
 
 @op("Flatten")
 def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
-    """A matrix, whose rows are of the axes in front of one."""
+    """A matrix with a row for each index of the axes before ``axis``."""
     first = axis + x.ndim if axis < 0 else axis
     return x.reshape(x.shape[:first].numel(), x.shape[first:].numel())
 
 
 @op("Reshape", since=5)
-def reshape(x: Tensor, wanted: Tensor, *, allowzero: int = 0) -> Tensor:
+def reshape(x: Tensor, new_shape: Tensor, *, allowzero: int = 0) -> Tensor:
     """X with other sizes, where 0 is that of x unless it is allowed, and -1 follows from the others."""
-    sizes = numbers(wanted)
+    sizes = numbers(new_shape)
     if not allowzero:
-        sizes = [x.shape[axis] if one == 0 else one for axis, one in enumerate(sizes)]
+        sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     return x.reshape(sizes)
 
 
 @op("Squeeze")
-def squeeze(x: Tensor, given: Tensor | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+def squeeze(x: Tensor, axes_input: Tensor | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
     """X without some axes of size 1, by default all."""
-    wanted = axes if given is None else numbers(given)
-    return x.squeeze() if wanted is None else x.squeeze(tuple(wanted))
+    dims = axes if axes_input is None else numbers(axes_input)
+    return x.squeeze() if dims is None else x.squeeze(tuple(dims))
 
 
 @op("Unsqueeze")
-def unsqueeze(x: Tensor, given: Tensor | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
+def unsqueeze(x: Tensor, axes_input: Tensor | None = None, *, axes: Sequence[int] | None = None) -> Tensor:
     """X with further axes of size 1, at these places of the result."""
-    wanted = list(axes or []) if given is None else numbers(given)
-    rank = x.ndim + len(wanted)
-    for axis in sorted(axis % rank for axis in wanted):
+    dims = list(axes or []) if axes_input is None else numbers(axes_input)
+    rank = x.ndim + len(dims)
+    for axis in sorted(axis % rank for axis in dims):
         x = x.unsqueeze(axis)
     return x
 
@@ -71,9 +71,9 @@ def transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
 
 
 @op("Expand")
-def expand(x: Tensor, wanted: Tensor) -> Tensor:
+def expand(x: Tensor, new_shape: Tensor) -> Tensor:
     """X broadcast with a shape."""
-    return torch.broadcast_to(x, torch.broadcast_shapes(x.shape, tuple(numbers(wanted))))
+    return torch.broadcast_to(x, torch.broadcast_shapes(x.shape, tuple(numbers(new_shape))))
 
 
 @op("Tile", since=6)
@@ -99,12 +99,12 @@ def split(
     split: Sequence[int] | None = None,
 ) -> tuple[Tensor, ...]:
     """Parts of x, of given sizes or of one size, of which the last may be smaller."""
-    wanted = split if sizes is None else numbers(sizes)
-    if wanted is None:
+    lengths = split if sizes is None else numbers(sizes)
+    if lengths is None:
         count = num_outputs or outputs
-        each = -(-x.shape[axis] // count)
-        wanted = [max(0, min(each, x.shape[axis] - each * index)) for index in range(count)]
-    return tuple(torch.split(x, list(wanted), axis))
+        length = -(-x.shape[axis] // count)
+        lengths = [max(0, min(length, x.shape[axis] - length * index)) for index in range(count)]
+    return tuple(torch.split(x, list(lengths), axis))
 
 
 @op("DepthToSpace")
