@@ -94,6 +94,8 @@ class RewritePass(ir.passes.InPlacePass, abc.ABC):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
         nodes = list(self._matching(model))
+        if not nodes:
+            return ir.passes.PassResult(model, modified=False)
         raise_refusals([(node, reason) for node in nodes if (reason := _no_outputs(node) or self.refusal(node))])
         context = Context(model)
         _name_apart(model, nodes, context.names)
@@ -105,9 +107,8 @@ class RewritePass(ir.passes.InPlacePass, abc.ABC):
                 standard[op_type] += 1
         model.meta[STANDARD] = dict(standard)
         remove(context.replaced)
-        if nodes:
-            import_bngrad(model)
-        return ir.passes.PassResult(model, modified=bool(nodes))
+        import_bngrad(model)
+        return ir.passes.PassResult(model, modified=True)
 
     def ensures(self, model: ir.Model) -> None:
         """No node matches."""
