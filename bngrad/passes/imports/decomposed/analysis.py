@@ -63,9 +63,8 @@ class Analysis:
     @property
     def groups(self) -> dict[object, Group]:
         """The gradients that have a dX, by their keys."""
-        return {
-            backward.group.key: backward.group for result in self.results.values() for backward in result.backward
-        }
+        groups = [backward.group for result in self.results.values() for backward in result.backward]
+        return {group.key: group for group in groups}
 
     def is_read_elsewhere(self, value: ir.Value) -> bool:
         """Returns whether something other than arithmetic reads a value, perhaps in another shape."""
@@ -89,14 +88,12 @@ class Analysis:
         if not layout or value is None:
             return False
         if not layout[0]:
-            return any(not input_layout[0] and 0 in dimensions for input_layout, dimensions in self._reductions(x))
+            return any(not source[0] and 0 in dimensions for source, dimensions in self._reductions(x))
         if not set(layout[0]) <= over:
             return False
         if not set().union(*layout) <= over:
             return True
-        return () in layout and all(
-            len(dimensions) < len(input_layout) for input_layout, dimensions in self._reductions(x)
-        )
+        return () in layout and all(len(dimensions) < len(source) for source, dimensions in self._reductions(x))
 
     def _reductions(self, x: Monomial) -> Iterator[tuple[Layout, list[int]]]:
         """The layouts of the data's reductions, and the dimensions that each reduces."""
@@ -113,27 +110,25 @@ class Analysis:
         to 16 bits next. A batch norm without them keeps its form: a gradient may be written with it.
         """
         read_elsewhere = self.is_read_elsewhere(value)
-        result = self._split(value) if read_elsewhere or len(self.forms.by_value[value]) >= _FEWEST_TERMS else None
+        match = self._split(value) if read_elsewhere or len(self.forms.by_value[value]) >= _FEWEST_TERMS else None
         whole = (
-            result is not None
-            and _is_whole(result)
-            and not any(node.op_type == "Cast" for node, _ in value.uses())
+            match is not None and _is_whole(match) and not any(node.op_type == "Cast" for node, _ in value.uses())
         )
-        if result is None or not (read_elsewhere or whole):
+        if match is None or not (read_elsewhere or whole):
             return
-        self.results[value] = result
-        if result.backward or result.rest or any(_is_affine(forward) for forward in result.forward):
+        self.results[value] = match
+        if match.backward or match.rest or any(_is_affine(forward) for forward in match.forward):
             self.forms.make_leaf(value)
 
     def _finish_factor(self, value: ir.Value, other: ir.Value) -> None:
         """The same for a dX that is multiplied by data, such as the mask of a ReLU, before that is done."""
         if value not in self.forms.by_value or len(self.forms.by_value[value]) < _FEWEST_TERMS:
             return
-        result = self._split(value)
-        if result is not None and any(
-            backward.group.statistics.over & self.forms.varies(other) for backward in result.backward
+        match = self._split(value)
+        if match is not None and any(
+            backward.group.statistics.over & self.forms.varies(other) for backward in match.backward
         ):
-            self.results[value] = result
+            self.results[value] = match
             self.forms.make_leaf(value)
 
     def _inner(self, value: ir.Value, *, affine: bool) -> Split | None:
@@ -141,30 +136,27 @@ class Analysis:
         outputs = [node.outputs[0] for node, _ in readers(value) if node.outputs]
         if value in self.results or all(self.forms.is_leaf(output) for output in outputs):
             return None
-        result = self._split(value)
-        if result is None or result.backward or (affine and not all(map(_is_affine, result.forward))):
+        match = self._split(value)
+        if match is None or match.backward or (affine and not all(map(_is_affine, match.forward))):
             return None
-        return (
-            result
-            if any(not self.forms.is_leaf(output) and self._split(output) is None for output in outputs)
-            else None
-        )
+        finished = all(self.forms.is_leaf(output) or self._split(output) is not None for output in outputs)
+        return None if finished else match
 
     def _split(self, value: ir.Value) -> Split | None:
         form = self.forms.of(value)
         if len(form) < 2 or all(self.algebra.leaf_of(atom) is not None for atom in atoms(form)):
             return None
-        result = split(self.algebra, form)
-        if result is None:
+        match = split(self.algebra, form)
+        if match is None:
             # The a * dY of a dX may be in a sum with other data.
             leaves = sorted(form.keys() & self.forms.plain_sums.keys())
-            result = split(self.algebra, self._with_summands(form, leaves)) if leaves else None
-            if result is not None:
+            match = split(self.algebra, self._with_summands(form, leaves)) if leaves else None
+            if match is not None:
                 self.forms.opened.update(self.algebra.leaf_of(atom) for atom in atoms(leaves))
-        if result is None:
+        if match is None:
             return None
-        if all(self.reduces_batch(statistics.x, statistics.over) for statistics in result.statistics):
-            return result
+        if all(self.reduces_batch(statistics.x, statistics.over) for statistics in match.statistics):
+            return match
         return None
 
     def _with_summands(self, form: Polynomial, leaves: Collection[Monomial]) -> Polynomial:
@@ -180,8 +172,8 @@ def _is_affine(forward: Forward) -> bool:
     return as_number(forward.scale) is None or bool(forward.bias)
 
 
-def _is_whole(result: Split) -> bool:
+def _is_whole(match: Split) -> bool:
     """Returns whether a value is one batch norm with scale and bias."""
-    if result.backward or result.rest or len(result.forward) != 1:
+    if match.backward or match.rest or len(match.forward) != 1:
         return False
-    return as_number(result.forward[0].scale) is None and bool(result.forward[0].bias)
+    return as_number(match.forward[0].scale) is None and bool(match.forward[0].bias)

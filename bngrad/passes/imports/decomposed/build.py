@@ -67,10 +67,7 @@ class Builder:
         assert layout is not None, "it has a form"  # noqa: S101
         dtype = self.dtype(value)
         terms = [self.forward(make, forward, dtype, layout, axes).outputs[0] for forward in split.forward]
-        terms += [
-            self.backward(make, backward.group, dtype, layout, axes, of=backward).outputs[0]
-            for backward in split.backward
-        ]
+        terms += [self.backward(make, dX.group, dtype, layout, axes, of=dX).outputs[0] for dX in split.backward]
         total = make.total([make.moved(term, layout) for term in terms], layout, dtype)
         for monomial, number in split.rest.items():
             term = make.product(monomial, abs(number), layout, dtype)

@@ -6,6 +6,7 @@ number are exact: 1 / N and not its rounding to float32, whose error a mean of 1
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,9 +51,7 @@ class Evaluator:
         """The shape of a value in this evaluation."""
         layout = None if value is None else self._forms.layouts.of(value)
         assert layout is not None, "what a form explains has a layout"  # noqa: S101
-        return tuple(
-            int(np.prod([self._size_of(axis) for axis in dimension], dtype=np.int64)) for dimension in layout
-        )
+        return tuple(prod(self._size_of(axis) for axis in dimension) for dimension in layout)
 
     def run(self, value: ir.Value) -> Array:
         """The elements of a value, which is computed even if its readers take it as a leaf."""

@@ -79,11 +79,7 @@ class Expressions(NodeMaker):
             UnexpressedError: There is no such value, and it cannot be computed.
         """
         allowed = atoms((monomial,))
-        candidates = [
-            candidate
-            for candidate in self._forms.multiples(monomial, axes)
-            if self._is_made_of(candidate[0], allowed)
-        ]
+        candidates = [pair for pair in self._forms.multiples(monomial, axes) if self._is_made_of(pair[0], allowed)]
         if not candidates and like is not None:
             product = self.product(monomial, 1.0, like, dtype)
             have = self._layouts.of(product)
@@ -91,8 +87,8 @@ class Expressions(NodeMaker):
         if not candidates:
             raise UnexpressedError("the graph has no value for the data")
 
-        def rank(candidate: tuple[ir.Value, float]) -> tuple[bool, bool, bool]:
-            return candidate[1] != 1.0, candidate[0].dtype != dtype, self._layouts.of(candidate[0]) != like
+        def rank(pair: tuple[ir.Value, float]) -> tuple[bool, bool, bool]:
+            return pair[1] != 1.0, pair[0].dtype != dtype, self._layouts.of(pair[0]) != like
 
         value, factor = min(candidates, key=rank)
         return self.typed(value, dtype), factor

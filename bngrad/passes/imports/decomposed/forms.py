@@ -130,15 +130,13 @@ class Forms:
         whole = frozenset().union(*varies.values())
         if not whole:
             return False
-        data = [
-            factors for monomial in form if (factors := {atom for atom, _ in monomial if varies[atom] == whole})
-        ]
+        data = [term for monomial in form if (term := {atom for atom, _ in monomial if varies[atom] == whole})]
         if len(data) == 1 and self._adds_bias(form):
             return True
-        alone = bool(whole & self._batch_axes) and all(varies[atom] == whole for atom in atoms(form))
-        return len(data) > 1 and (alone or any(not left & right for left in data for right in data))
+        only_data = bool(whole & self._batch_axes) and all(varies[atom] == whole for atom in atoms(form))
+        return len(data) > 1 and (only_data or any(not left & right for left in data for right in data))
 
     def _adds_bias(self, form: Polynomial) -> bool:
         """Returns whether a form is data plus one number for each channel, whose gradient may be asked for."""
-        alone = all(len(monomial) == 1 and monomial[0][1] == WHOLE for monomial in form)
-        return alone and all(value == 1.0 and self.algebra.varies(term) for term, value in form.items())
+        linear = all(len(monomial) == 1 and monomial[0][1] == WHOLE for monomial in form)
+        return linear and all(value == 1.0 and self.algebra.varies(term) for term, value in form.items())

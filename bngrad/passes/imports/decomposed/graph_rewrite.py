@@ -80,15 +80,12 @@ class GraphRewrite:
                 marked = (with_atom.get(atom, ()) for atom in marks_of(self._analysis, group))
                 for value in dict.fromkeys(value for values in marked for value in values):
                     self._take_gradient(value, group)
+        algebra = self._analysis.algebra
         for atom, built in self._builder.statistics.items():
-            sums = (
-                candidate
-                for candidate in atoms(built.forms[2] or {})
-                if self._analysis.algebra.sum_of(candidate) is not None
-            )
+            sums = (mark for mark in atoms(built.forms[2] or {}) if algebra.sum_of(mark) is not None)
             marked = (with_atom.get(mark, ()) for mark in (atom, *sums))
             for value in dict.fromkeys(value for values in marked for value in values):
-                self._take_statistic(value, built, self._analysis.algebra.variance_of[atom])
+                self._take_statistic(value, built, algebra.variance_of[atom])
         self._break_cycles()
         self.refused += lookalikes(self._analysis)
         self._commit()
