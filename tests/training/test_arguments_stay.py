@@ -11,6 +11,7 @@ import bngrad
 from bngrad.errors import BngradError
 from bngrad.graph.nodes import all_nodes
 from bngrad.inspection.inspect import inspect
+from pairwise import every_value
 from training.training_cases import CASES
 
 # Shared and aliased weights are what these models are about.
@@ -60,8 +61,7 @@ def require_unchanged(call, proto):
     assert ir.to_proto(model).SerializeToString() == ir.to_proto(ir.from_proto(proto)).SerializeToString()
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("function", FUNCTIONS)
+@every_value(name=list(CASES), function=list(FUNCTIONS))
 def test_forward_models(function, name):
     case = CASES[name]
     require_unchanged(lambda model: FUNCTIONS[function](model, case.options), case.model())

@@ -14,6 +14,7 @@ from bngrad import L1, MSE, BCEWithLogits, CrossEntropy, Huber, SigmoidFocal
 from bngrad.errors import InputError, ModelError
 from bngrad.training.loss_functions import LOSS_FUNCTIONS, loss_function
 from bngrad.training.losses import append_loss
+from pairwise import every_value
 from training.loss_cases import CASES, ELEMENTWISE, WEIGHT, case_id, cases_of, cross_entropy, reference
 
 EPS = 2.0**-24
@@ -110,10 +111,10 @@ def test_a_target_is_not_broadcast(name):
         run(model, {"x": np.ones((3, 4), np.float32), "target": np.ones((1, 4), np.float32)})
 
 
-@pytest.mark.parametrize("opset", [17, 18, 22])
-@pytest.mark.parametrize(("x", "target"), [(0, 0), (-1e-3, 1), (-50, 0), (50, 1), (800, 0), (800, 1), (-800, 1)])
-def test_bce_of_double_logits(x, target, opset):
+@every_value(point=[(0, 0), (-1e-3, 1), (-50, 0), (50, 1), (800, 0), (800, 1), (-800, 1)], opset=[17, 18, 22])
+def test_bce_of_double_logits(point, opset):
     """It neither overflows nor cancels, in the step and in its evaluation graph."""
+    x, target = point
     model, data = scaled("N, 1", "double", opset), {"x": np.float64([[x]]), "target": np.float64([[target]])}
     loss, gradient = reference("bce_with_logits", *data.values(), {})
     outputs = run(bngrad.differentiate(model, loss_fn="bce_with_logits", wrt=["x"]), data)

@@ -13,6 +13,7 @@ import bngrad
 from bngrad.errors import InputError
 from bngrad.training.optimizers import OPTIMIZERS
 from bngrad.training.step_info import read_step_info
+from pairwise import pairwise
 from training.torch_optimizers import CASES, FILE, UPDATES, batch, initial_weights
 
 TRAINED = json.loads(FILE.read_text(encoding="utf-8"))
@@ -69,9 +70,7 @@ def train(step, calls, dtype, implementation="native"):
     return info.unflatten(state) if info.layout == "flat" else state
 
 
-@pytest.mark.parametrize("layout", ["named", "flat"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", CASES)
+@pairwise(name=list(CASES), dtype=["float32", "float64"], layout=["named", "flat"])
 def test_hundred_updates_equal_those_of_torch(name, dtype, layout):
     case = CASES[name]
     state = train(step_of(case, dtype, layout=layout), UPDATES * case.get("accumulate", 1), dtype)

@@ -91,7 +91,7 @@ def by_hand(model, training, state):
     return model
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed >= 20)) for seed in SEEDS])
 def test_what_was_trained_goes_to_what_was_trained(seed):
     rng = np.random.default_rng(seed)
     model, options = forward_model(rng), options_of(rng)
