@@ -92,7 +92,7 @@ def cell(result: Result) -> str:
     return "failed" if outcome == "failed" else "-"
 
 
-def told(result: Result) -> str:
+def log_line(result: Result) -> str:
     """The outcome in a line of the log."""
     return (
         f"{cell(result)} {result.get('seconds', '')} {_quoted(result['message']) if 'message' in result else ''}"

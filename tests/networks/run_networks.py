@@ -65,7 +65,7 @@ def main() -> int:
         if result["way"] == WAYS[0] and report.is_tried(result) and not report.is_good(result)
     ]
     for result in wrong:
-        print(f"{result['name']}: {report.told(result)}")
+        print(f"{result['name']}: {report.log_line(result)}")
     print(f"{len(wrong)} networks are neither right nor refused by the name of an op; {DOCUMENT}")
     return 1 if wrong else 0
 
@@ -97,7 +97,7 @@ def attempt(python: str, tasks: Iterator[tuple[str, str]]) -> None:
             partial = file.with_suffix(".partial")
             partial.write_text(json.dumps(result, indent=2), encoding="utf-8")
             partial.replace(file)
-            print(f"{way:12} {name:34} {report.told(result)}", file=sys.stderr, flush=True)
+            print(f"{way:12} {name:34} {report.log_line(result)}", file=sys.stderr, flush=True)
 
 
 def kept(name: str, way: str) -> dict:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _positive(space: Space, node: Node) -> bool:
-    """Whether a node is known to be positive."""
+    """Returns whether a node is known to be positive."""
     if node in space.positive or node.op == "count" or (node.op == "const" and node.value > 0):
         return True
     if node.op in ("sqrt", "recip", "identity", "expand"):
@@ -21,7 +21,7 @@ def _positive(space: Space, node: Node) -> bool:
 
 
 def _inverse_root_of(space: Space, node: Node) -> Node | None:
-    """v where the node is v^-1/2."""
+    """The v of a node v^-1/2; None for other nodes."""
     if node.op == "recip" and node.args[0].op == "sqrt":
         return node.args[0].args[0]
     if node.op == "sqrt" and node.args[0].op == "recip":
@@ -238,7 +238,7 @@ def _(s, n, rng):
 def _(s, n, _rng):
     if n.axes or n.op == "const":
         return None
-    if any(each.op == "leaf" or (each.op == "count" and s.dynamic) for each in topological([n])):
+    if any(node.op == "leaf" or (node.op == "count" and s.dynamic) for node in topological([n])):
         return None
     return s.const(float(s.evaluate([n], {})[0]))
 

@@ -30,7 +30,7 @@ TYPES = {
 
 
 class Builder:
-    """Makes nodes, constants and changes of layout.
+    """Builds nodes, constants and changes of layout.
 
     Args:
         space: Of the expression.
@@ -76,7 +76,7 @@ class Builder:
         return output
 
     def constant(self, array: np.ndarray) -> str:
-        """A constant, as a node or an initializer, new or one that is there."""
+        """A constant, as a node or an initializer, new or an existing one."""
         key = (array.dtype.str, array.shape, array.tobytes())
         if key in self._constants and self.rng.random() < 0.7:
             return self._constants[key]

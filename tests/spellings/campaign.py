@@ -1,6 +1,6 @@
 """A campaign of equivalent spellings of batch norm, and of near misses, against the recognizing pass.
 
-    python tests/spellings/campaign.py --count 20000 --seed 1             runs one of each
+    python tests/spellings/campaign.py --count 20000 --seed 1             runs both campaigns
     python tests/spellings/campaign.py --near-misses --seed 1 --only 4711 runs one case again, and shows it
     python tests/spellings/campaign.py --write                            writes docs/measurements/spellings.md
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spellings.cases import Case
 
 CHUNK = 50
-"""Cases that a process is given at a time."""
+"""The number of cases of one task of a process."""
 MOST_SHOWN = 200
 MOST_STEPS = 40
 MAKERS: dict[str, Callable[..., Case]] = {"spellings": make_spelling, "near misses": make_near_miss}
@@ -45,7 +45,7 @@ MAKERS: dict[str, Callable[..., Case]] = {"spellings": make_spelling, "near miss
 def run_case(
     what: str, seed: int, index: int, *arguments: int, generator_only: bool = False
 ) -> tuple[Verdict, Case | None]:
-    """Makes and judges a case; an exception is a find."""
+    """Builds and judges a case; an exception is a find."""
     case = None
     try:
         case = MAKERS[what](seed, index, *arguments)
@@ -59,7 +59,7 @@ def run_case(
 def run_chunk(
     what: str, seed: int, generator_only: bool, indices: range
 ) -> list[tuple[int, list[str], str, list[str]]]:
-    """The number of each case, what is wrong with it, how it ended, and what it is made of."""
+    """For each case its number, its faults, its outcome, and the forms and rewrites that it uses."""
     results = []
     for index in indices:
         verdict, case = run_case(what, seed, index, generator_only=generator_only)
@@ -88,13 +88,13 @@ def run(
 
 
 @click.command()
-@click.option("--count", default=1000, show_default=True, help="How many spellings, and how many near misses.")
+@click.option("--count", default=1000, show_default=True, help="The number of spellings, and of near misses.")
 @click.option("--seed", default=1, show_default=True)
-@click.option("--start", default=0, show_default=True, help="The first case's number.")
-@click.option("--jobs", default=os.cpu_count() or 1, help="How many processes.")
-@click.option("--near-misses/--spellings", "near", default=None, help="One of the two alone.")
-@click.option("--generator-only", is_flag=True, help="Check the generators, and do not run the pass.")
-@click.option("--only", type=int, help="Run the case of this number alone, and show it.")
+@click.option("--start", default=0, show_default=True, help="The number of the first case.")
+@click.option("--jobs", default=os.cpu_count() or 1, help="The number of processes.")
+@click.option("--near-misses/--spellings", "near", default=None, help="Only one of the two.")
+@click.option("--generator-only", is_flag=True, help="Check the generators, without the pass.")
+@click.option("--only", type=int, help="Run only the case of this number, and show it.")
 @click.option("--write", is_flag=True, help="Write the tables to docs/measurements/spellings.md.")
 def main(
     count: int,
@@ -112,7 +112,7 @@ def main(
         for what in kinds:
             _show(what, seed, only, generator_only=generator_only)
         return
-    tables, found = {}, 0
+    tables, findings = {}, 0
     for what in kinds:
         began, ends, used = time.monotonic(), Counter[str](), Counter[str]()
         for index, finds, end, names in run(
@@ -120,8 +120,8 @@ def main(
         ):
             ends[end] += 1
             used.update(names)
-            found += bool(finds)
-            if finds and found <= MOST_SHOWN:
+            findings += bool(finds)
+            if finds and findings <= MOST_SHOWN:
                 option = "--near-misses" if what == "near misses" else "--spellings"
                 print(f"FINDING {option} --seed {seed} --only {index}: {' | '.join(finds)[:500]}", flush=True)
         seconds = time.monotonic() - began
@@ -135,12 +135,12 @@ def main(
         (ROOT / "docs" / "measurements" / "spellings.md").write_text(text, encoding="utf-8")
     else:
         print(text)
-    print(f"{found} finds")
-    sys.exit(1 if found else 0)
+    print(f"{findings} finds")
+    sys.exit(1 if findings else 0)
 
 
 def _show(what: str, seed: int, index: int, *, generator_only: bool) -> None:
-    """A case; a spelling with as few of its rewrites as still fail."""
+    """Prints a case; of a spelling that fails, with the fewest rewrites that still fail."""
     verdict, case = run_case(what, seed, index, generator_only=generator_only)
     if verdict.finds and what == "spellings":
         for steps in range(MOST_STEPS):

@@ -46,10 +46,10 @@ EXPECTED_OF_TASK = {
 
 @dataclass
 class Case:
-    """A model and what is to be found in it.
+    """A model and its expected matches.
 
     Attributes:
-        story: What it is, in one line.
+        story: A description in one line.
         model: The spelling.
         feeds: Inputs by name.
         outputs: Its outputs in float64, by name.
@@ -84,7 +84,7 @@ class _Data:
         self._values = self._drawn(set(self._leaves))
 
     def draw(self, anew: set[str]) -> dict[str, np.ndarray]:
-        """The values of all leaves; those of some names are others."""
+        """The values of all leaves, with new ones for some names."""
         return {**self._values, **self._drawn(anew & set(self._leaves))}
 
     def _drawn(self, names: set[str]) -> dict[str, np.ndarray]:
@@ -100,7 +100,7 @@ class _Data:
                 value = self._rng.uniform(0.4, 2.5, size=shape)
             elif name.startswith("gamma"):
                 value = value * 0.3 + 1.3
-            # What the model can hold, so that its inputs are these numbers.
+            # Rounded to the model's type, so that its inputs are these numbers.
             values[name] = value.astype(np.float32).astype(self._type).astype(np.float64)
         return values
 
@@ -109,9 +109,9 @@ def make_spelling(seed: int, index: int, steps: int | None = None) -> Case:
     """Returns one batch norm in one of its equivalent spellings.
 
     Args:
-        seed: Of the campaign.
+        seed: The campaign's seed.
         index: The number of the case.
-        steps: How many of its rewrites are applied; all of them if it is not given.
+        steps: The number of its rewrites that are applied; by default all.
 
     Raises:
         UnsoundError: It is not equal to the reference.
@@ -140,10 +140,10 @@ def make_spelling(seed: int, index: int, steps: int | None = None) -> Case:
 
 
 def _to_be_taken(formula: Formula, channels: int) -> tuple[str, ...]:
-    """What a match is required of: all that says what it is."""
+    """The kinds of matches that are required: of formulas that cannot be anything else."""
     kinds = EXPECTED_OF_TASK[formula.task]
     if formula.task == "frozen backward":
-        # dY times a factor is nothing but that; with dscale it is a batch norm's gradient.
+        # dX is only dY times a factor; with dscale it is a batch norm's gradient.
         return kinds if "dscale" in formula.outputs else ()
     if formula.task == "backward" and "dX" not in formula.outputs:
         return ()
@@ -154,16 +154,16 @@ def _to_be_taken(formula: Formula, channels: int) -> tuple[str, ...]:
 
 
 def make_near_miss(seed: int, index: int) -> Case:
-    """Returns something near a batch norm that is none in any reading."""
+    """Returns a near miss: an expression that is not a batch norm in any reading."""
     rng = random.Random(f"near miss {seed} {index}")  # noqa: S311
     names_of_mutations = [*MUTATIONS, CONSISTENTLY]
-    wanted = names_of_mutations[index % len(names_of_mutations)]
+    preferred = names_of_mutations[index % len(names_of_mutations)]
     for attempt in range(400):
-        mutation = wanted if attempt < 200 else rng.choice(names_of_mutations)
+        mutation = preferred if attempt < 200 else rng.choice(names_of_mutations)
         case = _near_miss(rng, mutation, index)
         if case is not None:
             return case
-    raise UnsoundError(f"no near miss by {wanted} in 400 attempts")
+    raise UnsoundError(f"no near miss by {preferred} in 400 attempts")
 
 
 def _near_miss(rng: random.Random, mutation: str, index: int) -> Case | None:
@@ -206,9 +206,10 @@ def _reads(space: Space, outputs: dict[str, Node], data: _Data, kind: str) -> bo
         case "forward":
             return readings.reads_forward(space, roots, data.draw)
         case "backward":
-            # A dscale that is right may be taken, whatever dX is.
+            # A right dscale may be taken, whatever dX is.
             return any(
-                read(space, roots, data.draw) for read in (readings.reads_scale_gradient, readings.reads_backward)
+                reads(space, roots, data.draw)
+                for reads in (readings.reads_scale_gradient, readings.reads_backward)
             )
         case "frozen forward":
             return readings.reads_frozen_forward(space, roots, data.draw)
@@ -286,12 +287,12 @@ def _expected(space: Space, formula: Formula, leaves: dict[str, np.ndarray]) -> 
     if formula.task in ("forward", "training"):
         momentum, unbiased = formula.momentum, formula.unbiased
         old = kept("running_mean", 0.0), kept("running_var", 1.0)
-        made = reference.batch_normalization_training(
+        forward = reference.batch_normalization_training(
             x, scale, bias, *old, axes, formula.epsilon, momentum, unbiased
         )
-        mean, inv_std = made.saved_mean, made.saved_inv_std
-        results["new_running_mean"], results["new_running_var"] = made.new_running_mean, made.new_running_var
-        results["Y"] = made.Y
+        mean, inv_std = forward.saved_mean, forward.saved_inv_std
+        results["new_running_mean"], results["new_running_var"] = forward.new_running_mean, forward.new_running_var
+        results["Y"] = forward.Y
     else:
         mean = kept("mean", 0.0)
         inv_std = kept("inv_std", 1.0) if "var" not in leaves else 1 / np.sqrt(kept("var", 1) + formula.epsilon)
@@ -304,9 +305,9 @@ def _expected(space: Space, formula: Formula, leaves: dict[str, np.ndarray]) -> 
         dy = leaves["dy"]
         if formula.gate:
             dy = np.where(leaves.get("z", results["Y"]) > 0, dy, 0.0)
-        made = reference.batch_normalization_grad(
+        gradients = reference.batch_normalization_grad(
             dy, x, scale, mean, inv_std, axes, formula.task != "frozen backward"
         )
-        results["dX"] = made.dX + (leaves["residual"] if formula.residual else 0.0)
-        results["dscale"], results["dbias"] = made.dscale, made.dbias
+        results["dX"] = gradients.dX + (leaves["residual"] if formula.residual else 0.0)
+        results["dscale"], results["dbias"] = gradients.dscale, gradients.dbias
     return results

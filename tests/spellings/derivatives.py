@@ -43,7 +43,7 @@ def vjp(space: Space, y: Node, dy: Node, wrt: Sequence[Node], rng: random.Random
 
 
 def _rule(space: Space, node: Node, g: Node, rng: random.Random) -> list[Node]:
-    """The gradient by each operand, before the sums that undo broadcasting."""
+    """The gradient with respect to each operand, before the sums that undo broadcasting."""
     s, args = space, node.args
     if node.op == "mul":
         return [s.mul(g, args[1]), s.mul(g, args[0])]

@@ -26,12 +26,12 @@ UNARY = {"neg": "Neg", "sqrt": "Sqrt", "recip": "Reciprocal", "abs": "Abs"}
 
 
 class Emitter(Reducing):
-    """Makes the model of one expression."""
+    """Builds the model of one expression."""
 
     def emit(self, node: Node) -> Value:
-        """The value of a node, made now or before."""
+        """The value of a node, new or an existing one."""
         value = self._made.get(node)
-        # A mask is outside of the batch norm, and what is outside is one value.
+        # A mask is outside of the batch norm, so it is always the same value.
         if value is not None and (node.op == "gate" or self.rng.random() < self.sharing):
             return value
         method = getattr(self, f"_{node.op}", None)
@@ -63,7 +63,7 @@ class Emitter(Reducing):
         return self.number(node.value), ()
 
     def _fitting(self, node: Node, other: Layout) -> Value:
-        """A number beside an operand: of any shape that broadcasts to it."""
+        """A number as an operand: of any shape that broadcasts to the other operand."""
         rank = len(other)
         form = self.rng.random()
         if form < 0.55 or node.op != "const" or not rank:
@@ -105,8 +105,8 @@ class Emitter(Reducing):
             return self._cast(self._product(sizes)), ()
         product = None
         for axis in reduced:
-            one = self.rng.random() < 0.3
-            if one:
+            sliced = self.rng.random() < 0.3
+            if sliced:
                 ends = self.ints(axis), self.ints(axis + 1), self.ints(0)
                 size = self.op("Slice", [shape, *ends])
                 size = self.op("Squeeze", [size, self.ints(0)])
@@ -144,7 +144,7 @@ class Emitter(Reducing):
         return self.op(ELEMENTWISE[node.op], names), layout
 
     def _sum_of_all(self, node: Node) -> Value:
-        """Sum of several."""
+        """A sum of several terms, as Sum."""
         self.note("Sum")
         terms = [*node.args]
         for i, term in reversed(list(enumerate(terms))):
@@ -234,8 +234,8 @@ class Emitter(Reducing):
                 self._made[node] = self._leaf(node)
         values = []
         for name, node in sorted(outputs.items(), key=lambda _: self.rng.random()):
-            made, layout = self.emit(node)
-            last = self.converted((made, layout), tuple((axis,) for axis in sorted(node.axes)))
+            value_name, layout = self.emit(node)
+            last = self.converted((value_name, layout), tuple((axis,) for axis in sorted(node.axes)))
             op_type = {"to": self.data_type} if self.data_type != self.compute else {}
             self.nodes.append(
                 helper.make_node("Cast" if op_type else "Identity", [last], [name], name=f"n_{name}", **op_type)
@@ -243,8 +243,8 @@ class Emitter(Reducing):
             sizes = ["batch" if self.space.dynamic and a == 0 else self.space.sizes[a] for a in sorted(node.axes)]
             values.append(helper.make_tensor_value_info(name, self.data_type, sizes))
         nodes = shuffled(named_outputs(self.nodes, outputs, self.rng), outputs, self.rng)
-        read = {name for node in nodes for name in node.input}
-        constants = [each for each in self.initializers if each.name in read]
+        used = {name for node in nodes for name in node.input}
+        constants = [initializer for initializer in self.initializers if initializer.name in used]
         graph = helper.make_graph(nodes, "spelled", self.inputs, values, constants)
         return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8, producer_name="spellings"

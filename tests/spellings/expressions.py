@@ -21,10 +21,10 @@ class Node:
     """An operation, a number or an input.
 
     Attributes:
-        op: Its name; see `COMPUTE`, and ``leaf``, ``const`` and ``count``.
+        op: A key of `COMPUTE`, or ``leaf``, ``const``, ``count``, ``pow``, ``expand``, or one of `REDUCTIONS`.
         args: Operands.
         value: The name of a leaf, the number of a constant, the exponent of a power, or the axes of a reduction.
-        axes: Along which its value varies.
+        axes: The axes along which its value varies.
     """
 
     op: str
@@ -70,7 +70,7 @@ class Space:
 
     @property
     def number(self) -> int:
-        """How many elements are reduced."""
+        """The number of elements that are reduced."""
         return self.size(self.reduced)
 
     def size(self, axes: Iterable[int]) -> int:
@@ -94,10 +94,10 @@ class Space:
             axes = args[0].axes - node.value
         else:
             axes = node.axes if node.op == "expand" or not args else None
-        made = self.make(node.op, *args, value=node.value, axes=axes)
+        result = self.make(node.op, *args, value=node.value, axes=axes)
         if node in self.positive:
-            self.positive.add(made)
-        return made
+            self.positive.add(result)
+        return result
 
     def leaf(self, name: str, axes: frozenset[int]) -> Node:
         return self.make("leaf", value=name, axes=axes)
@@ -160,7 +160,7 @@ class Space:
     def evaluate(self, roots: Iterable[Node], leaves: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The values of nodes in float64; each has all dimensions, of size 1 where it does not vary.
 
-        Leaves may have more dimensions in front, such as one of draws.
+        Leaves may have more dimensions before these, such as one of draws.
         """
         values: dict[Node, np.ndarray] = {}
         roots = list(roots)

@@ -1,4 +1,4 @@
-"""The formulas a spelling begins from: each of several closed forms, or the primitive-by-primitive gradient."""
+"""The formulas that a spelling starts from: closed forms, or the primitive-by-primitive gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from spellings.expressions import Node, Space
 
 TASKS = ("forward", "frozen forward", "training", "backward", "frozen backward")
-"""What a model computes: ``training`` is forward and backward in one graph; the backward ones are alone."""
+"""The outputs of a model: ``training`` has forward and backward in one graph; the others have one of them."""
 
 
 @dataclass
@@ -23,15 +23,15 @@ class Formula:
 
     Attributes:
         task: One of `TASKS`.
-        outputs: What the model computes, by name. A name is one of Y, dX, dscale, dbias, or of another value:
+        outputs: The outputs of the model, by name. A name is one of Y, dX, dscale, dbias, or of another value:
             mean, var, inv_std, xhat, new_running_mean, new_running_var.
-        epsilon: Added to the variance.
+        epsilon: The number added to the variance.
         parts: Values by name: x, dy, mean, var, inv_std, xhat and so on, for mutations.
-        used: Which forms it is made of.
+        used: The names of the forms that were drawn.
         affine: Whether it has a scale and a bias, and whether the scale is 1 + gamma.
-        gate: Whether dY is a gradient behind a ReLU.
-        residual: Whether dX has another gradient added.
-        momentum: Weight of the old running average.
+        gate: Whether dY is the gradient of a ReLU.
+        residual: Whether another gradient is added to dX.
+        momentum: The weight of the old running average.
         unbiased: Whether the running variance is unbiased.
     """
 
@@ -249,7 +249,7 @@ def _add_backward(draw: _Draw, x: Node, y: Node | None) -> None:
 
 
 def _add_others(draw: _Draw, x: Node) -> None:
-    """Values that others read too."""
+    """Adds outputs of values that are also read elsewhere."""
     s, rng, parts, formula = draw.s, draw.rng, draw.parts, draw.formula
     for name in ("mean", "var", "inv_std"):
         if rng.random() < 0.12:

@@ -1,4 +1,4 @@
-"""Judges a case: what the recognizing pass takes, what is left, and whether the model still computes the same."""
+"""Judges a case: the batch norms that the pass takes, the ops that remain, and the numbers of the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 REDUCTIONS = {"ReduceSum", "ReduceMean", "ReduceSumSquare", "Einsum", "MatMul", "GlobalAveragePool"}
 EVERY = 40
-"""One case in as many is also run by onnx's reference and by ONNX Runtime."""
+"""Every 40th case is also run by onnx's reference and by ONNX Runtime."""
 SAME = {TensorProto.DOUBLE: 1e-6, TensorProto.FLOAT: 1e-4}
 """Relative distances in float64: constants are rounded to the model's type, epsilon to float."""
 SAME_IN_16_BITS = {TensorProto.FLOAT16: 5e-4, TensorProto.BFLOAT16: 4e-3}
@@ -31,11 +31,11 @@ SAME_IN_16_BITS = {TensorProto.FLOAT16: 5e-4, TensorProto.BFLOAT16: 4e-3}
 
 @dataclass
 class Verdict:
-    """How a case ended.
+    """The outcome of a case.
 
     Attributes:
-        end: In words that are counted.
-        finds: What is wrong.
+        end: The outcome in words, which are counted.
+        finds: Descriptions of the faults.
         result: The model after the pass.
     """
 
@@ -53,7 +53,7 @@ def judge(case: Case, index: int, *, generator_only: bool = False) -> Verdict:
 
 
 def model_finds(case: Case, *, everywhere: bool) -> list[str]:
-    """What is wrong with a case before the pass: bugs of the generator."""
+    """The faults of a case before the pass, which are bugs of the generator."""
     finds = _differences(Interpreter(case.model).run(case.feeds), case, "the interpreter")
     if everywhere:
         onnx.checker.check_model(case.model, full_check=True)
@@ -63,7 +63,7 @@ def model_finds(case: Case, *, everywhere: bool) -> list[str]:
 
 
 def recognition(case: Case) -> Verdict:
-    """What the pass makes of a case."""
+    """Runs the pass on a case, and judges the result."""
     from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
 
     model = InferTypesPass()(ir.from_proto(case.model)).model
@@ -91,15 +91,17 @@ def recognition(case: Case) -> Verdict:
 
 
 def _kind(node: onnx.NodeProto) -> str | None:
-    """What an op that the pass makes is."""
+    """The kind of batch norm of a node that the pass creates; None for other nodes."""
     if node.op_type == "BatchNormalizationGrad":
-        training = next(each.i for each in node.attribute if each.name == "training_mode")
+        training = next(attribute.i for attribute in node.attribute if attribute.name == "training_mode")
         return "backward" if training else "frozen backward"
     return {"BatchNormalizationTraining": "forward", "BatchNormalization": "frozen forward"}.get(node.op_type)
 
 
 def _reasons(candidates: list) -> str:
-    refused = [f"{each.kind} {each.name}: {each.reason}" for each in candidates if not each.taken]
+    refused = [
+        f"{candidate.kind} {candidate.name}: {candidate.reason}" for candidate in candidates if not candidate.taken
+    ]
     return "; ".join(refused) or "no candidate"
 
 
@@ -124,7 +126,7 @@ def _type(case: Case) -> int:
 
 
 def _typed(case: Case) -> dict[str, np.ndarray]:
-    types = {each.name: each.type.tensor_type.elem_type for each in case.model.graph.input}
+    types = {info.name: info.type.tensor_type.elem_type for info in case.model.graph.input}
     return {
         name: value.astype(onnx.helper.tensor_dtype_to_np_dtype(types[name])) for name, value in case.feeds.items()
     }
@@ -134,11 +136,11 @@ def _reference(case: Case) -> dict[str, np.ndarray]:
     if _type(case) not in SAME:
         return case.outputs
     values = ReferenceEvaluator(case.model).run(None, _typed(case))
-    return dict(zip([each.name for each in case.model.graph.output], values, strict=True))
+    return dict(zip([output.name for output in case.model.graph.output], values, strict=True))
 
 
 def _onnx_runtime(case: Case) -> dict[str, np.ndarray]:
-    """Of float models: ONNX Runtime lacks ops in double and bfloat16."""
+    """The outputs of float models; those of other types are not run, because ONNX Runtime lacks ops for them."""
     if _type(case) != TensorProto.FLOAT:
         return case.outputs
     options = ort.SessionOptions()
@@ -146,4 +148,6 @@ def _onnx_runtime(case: Case) -> dict[str, np.ndarray]:
     options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(case.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip([each.name for each in session.get_outputs()], session.run(None, _typed(case)), strict=True))
+    return dict(
+        zip([output.name for output in session.get_outputs()], session.run(None, _typed(case)), strict=True)
+    )

@@ -1,4 +1,4 @@
-"""How values lie in tensors: each dimension is made of some axes of the batch norm, in order.
+"""Layouts of values in tensors: each dimension consists of some axes of the batch norm, in order.
 
 A layout is a tuple of dimensions, and a dimension is a tuple of axes; one without axes has size 1. With axes 0 to
 3 for N, C, H and W, data in NCHW is ((0,), (1,), (2,), (3,)), in NHWC ((0,), (2,), (3,), (1,)), as a matrix
@@ -24,22 +24,22 @@ def order(layout: Layout) -> tuple[int, ...]:
 
 
 def singles(layout: Layout) -> Layout:
-    """A dimension for each axis."""
+    """A layout with a dimension for each axis."""
     return tuple((axis,) for axis in order(layout))
 
 
 def fits(layout: Layout, axes: frozenset[int]) -> bool:
-    """Whether each dimension is of these axes alone or of none of them."""
+    """Returns whether each dimension has only these axes or none of them."""
     return all(not dimension or set(dimension) <= axes or not set(dimension) & axes for dimension in layout)
 
 
 def part(layout: Layout, axes: frozenset[int]) -> Layout:
-    """How a value along fewer axes lies to be broadcast to a layout; it `fits`."""
+    """The layout in which a value along fewer axes can be broadcast to a layout that `fits`."""
     return tuple(dimension if set(dimension) <= axes else () for dimension in layout)
 
 
 def stripped(layout: Layout) -> Layout:
-    """Without leading dimensions of no axes, which broadcasting does not need."""
+    """A layout without leading dimensions of no axes, which broadcasting does not need."""
     start = next((i for i, dimension in enumerate(layout) if dimension), len(layout))
     return layout[start:]
 
@@ -63,7 +63,7 @@ def draw_view(space: Space, rng: random.Random) -> Layout:
 
 
 def flattened(layout: Layout, space: Space, rng: random.Random) -> Layout:
-    """Neighbours of one kind, both reduced or both kept, joined at random."""
+    """A layout with neighbours of one kind, both reduced or both kept, joined at random."""
     joined: list[tuple[int, ...]] = []
     for dimension in layout:
         same = (
@@ -77,7 +77,7 @@ def flattened(layout: Layout, space: Space, rng: random.Random) -> Layout:
 
 
 def draw_for(axes: Iterable[int], view: Layout, rng: random.Random) -> Layout:
-    """A layout of a value along some axes: as reductions of a view leave it, bare, or in between."""
+    """A layout of a value along some axes: with the unit dimensions of a reduction, without them, or with some."""
     axes = frozenset(axes)
     if not fits(view, axes):
         view = singles(view)

@@ -1,4 +1,4 @@
-"""Unsound changes of one node, which make a batch norm into a near miss.
+"""Unsound changes of one node, which turn a batch norm into a near miss.
 
 A mutation is a function of a space, a node and a random generator, like a rewrite. The result may still be a batch
 norm, with another scale for example; `spellings.readings` decides that.
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     Mutation = Callable[[Space, Node, random.Random], Node | None]
 
 MUTATIONS: dict[str, Mutation] = {}
-"""By the name under which they are counted."""
+"""The mutations, by the names under which they are counted."""
 TASKS_OF: dict[str, tuple[str, ...]] = {}
-"""What each makes a near miss of."""
+"""The tasks that each mutation applies to."""
 
 
 def _mutation(name: str, *tasks: str) -> Callable[[Mutation], Mutation]:
@@ -35,7 +35,7 @@ def _mutation(name: str, *tasks: str) -> Callable[[Mutation], Mutation]:
 
 
 def mutated(space: Space, roots: Sequence[Node], rng: random.Random, name: str) -> list[Node] | None:
-    """Applies a mutation at a random node, in one of its places or in all; None where it applies nowhere."""
+    """Applies a mutation at a random node, in one of its places or in all; None if it applies nowhere."""
     nodes = topological(roots)
     fitting = [(node, new) for node in nodes if (new := MUTATIONS[name](space, node, rng)) not in (None, node)]
     if not fitting:
@@ -46,12 +46,12 @@ def mutated(space: Space, roots: Sequence[Node], rng: random.Random, name: str) 
         if len(places) > 1 and rng.random() < 0.6:
             return replaced_once(space, roots, *rng.choice(places), new)
         return replaced(space, roots, node, new)
-    except AssertionError:  # a reduction over axes that the operand has no more
+    except AssertionError:  # a reduction over axes that the operand no longer has
         return None
 
 
 def all_reductions_changed(space: Space, roots: Sequence[Node], rng: random.Random) -> list[Node] | None:
-    """Every reduction over the batch norm's axes over others: those of an instance norm, a layer norm."""
+    """Changes the axes of all reductions of the batch norm, as to those of an instance or layer norm."""
     choices = []
     if len(space.reduced) > 1:
         choices.append(space.reduced - {0})
@@ -90,7 +90,7 @@ def _(s, n, rng):
 @_mutation("wrong N")
 def _(s, n, rng):
     others = [s.number - 1, s.number + 1, *(s.size(s.reduced - {axis}) for axis in s.reduced)]
-    other = s.const(rng.choice([each for each in others if each not in (0, s.number)]))
+    other = s.const(rng.choice([size for size in others if size not in (0, s.number)]))
     if n.op == "count":
         return other
     if n.op == "mean" and n.value == s.reduced:
@@ -203,7 +203,7 @@ def _(s, n, _rng):
 
 @_mutation("ReLU of a statistic")
 def _(s, n, _rng):
-    """Of a mean, or of a sum of dY: it clips what may be negative."""
+    """Applies to a mean, or a sum of dY, which may be negative."""
     return s.relu(n) if n.op in ("sum", "mean") and n.axes == s.kept else None
 
 

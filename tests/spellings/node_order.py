@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def named_outputs(
     nodes: Sequence[onnx.NodeProto], outputs: Collection[str], rng: random.Random
 ) -> list[onnx.NodeProto]:
-    """Without most Identity nodes at the end: a graph output is the output of the node that makes it."""
+    """The nodes without most Identity nodes at the end: the node that computes a graph output takes its name."""
     nodes = list(nodes)
     makers = {node.output[0]: node for node in nodes}
     for node in list(nodes):
@@ -36,14 +36,14 @@ def shuffled(
 ) -> list[onnx.NodeProto]:
     """The nodes in a random topological order, without those that nothing reads."""
     makers = {node.output[0]: node for node in nodes}
-    wanted, waiting, stack = {}, {}, [node for node in nodes if node.output[0] in outputs]
+    kept, waiting, stack = {}, {}, [node for node in nodes if node.output[0] in outputs]
     while stack:
         node = stack.pop()
-        if node.output[0] not in wanted:
-            wanted[node.output[0]] = node
+        if node.output[0] not in kept:
+            kept[node.output[0]] = node
             stack.extend(makers[name] for name in node.input if name in makers)
     readers: dict[str, list[str]] = {}
-    for output, node in wanted.items():
+    for output, node in kept.items():
         needed = {name for name in node.input if name in makers}
         waiting[output] = len(needed)
         for name in needed:
@@ -52,10 +52,10 @@ def shuffled(
     ordered = []
     while ready:
         output = ready.pop(rng.randrange(len(ready)))
-        ordered.append(wanted[output])
+        ordered.append(kept[output])
         for reader in readers.get(output, ()):
             waiting[reader] -= 1
             if not waiting[reader]:
                 ready.append(reader)
-    assert len(ordered) == len(wanted)
+    assert len(ordered) == len(kept)
     return ordered

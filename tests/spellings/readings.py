@@ -2,8 +2,8 @@
 
 A reading of the forward pass is y = scale * (w - mean w) / sqrt(var w + e) + bias over any axes with the batch,
 for any value w without a reduction under it, any e, and any scale and bias that do not depend on the data.
-One of the backward pass is dX = k * (g - mean g - (x - m) * sum(g * (x - m)) * r / M), for the mean of x or any
-given m, such as 0, and any factors k and r > 0 of each channel.
+A reading of the backward pass is dX = k * (g - mean g - (x - m) * sum(g * (x - m)) * r / M), for the mean of x or
+any given m, such as 0, and any factors k and r > 0 of each channel.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DRAWS = 5
 FEWEST_DRAWS = 3
 GRADIENTS = ("dy", "dy2")
 DIFFERENT = 1e-3
-"""A relative distance above which something is no reading."""
+"""The relative distance above which something is not a reading."""
 
 
 def _quiet(function):
-    """Without NumPy's warnings: a near miss may divide by zero."""
+    """Silences NumPy's warnings in a function: a near miss may divide by zero."""
 
     @wraps(function)
     def run(*args, **kwargs):
@@ -49,7 +49,7 @@ def finite(space: Space, roots: Sequence[Node], leaves: Leaves) -> bool:
 
 @_quiet
 def reads_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether any value of data under the roots is the forward pass.
+    """Returns whether any value of data under the roots is the forward pass.
 
     Args:
         space: Of the expressions.
@@ -59,7 +59,7 @@ def reads_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]]
     inputs, results = _data(space, roots, gradients=False)
     runs = [draw({"x", "x2", "other", "mean", "mean2", "var", "var2"}) for _ in range(DRAWS)]
     values = _evaluated(space, [*inputs, *results], runs)
-    if not all(np.isfinite(each).all() for each in values):
+    if not all(np.isfinite(value).all() for value in values):
         return True
     ys = np.stack(values[len(inputs) :])
     for w, axes in product(values[: len(inputs)], _axes(space)):
@@ -87,7 +87,7 @@ def _is_any_normalized(ys: np.ndarray, centered: np.ndarray, var: np.ndarray, al
     size = _largest(ys - middle)
     apart = _largest(ys - middle - slope * centered) > DIFFERENT * size
     moved = _largest(middle - middle[:, :1]) > DIFFERENT * np.maximum(1e-3, _largest(ys))
-    return any(_is_inverse_root(one, var) for one in slope[~((size == 0) | apart | moved)])
+    return any(_is_inverse_root(candidate, var) for candidate in slope[~((size == 0) | apart | moved)])
 
 
 def _largest(values: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ def _largest(values: np.ndarray) -> np.ndarray:
 
 
 def _is_inverse_root(slope: np.ndarray, var: np.ndarray) -> bool:
-    """Whether slope = s / sqrt(var + e) for any s and e of each channel."""
+    """Returns whether slope = s / sqrt(var + e) for any s and e of each channel."""
     slope, var = slope.reshape(len(slope), -1), var.reshape(len(slope), -1)
     for slopes, variances in zip(slope.T, var.T, strict=True):
         a, v = slopes[np.isfinite(slopes)], variances[np.isfinite(slopes)]
@@ -115,7 +115,7 @@ def _is_inverse_root(slope: np.ndarray, var: np.ndarray) -> bool:
 
 @_quiet
 def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether any value of data under the roots is the backward pass, with the batch's mean or with a given one.
+    """Returns whether any value of data under the roots is the backward pass, with the batch's or a given mean.
 
     Args:
         space: Of the expressions.
@@ -126,24 +126,24 @@ def reads_backward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]
     plain, others = _data(space, roots, gradients=True)
     runs = _with_other_gradients(draw, DRAWS)
     values = _evaluated(space, [*data, *plain, *others], runs)
-    if not all(np.isfinite(each).all() for each in values):
+    if not all(np.isfinite(value).all() for value in values):
         return True
-    changes = [each[1:] - each[:1] for each in values[len(data) :]]
+    changes = [value[1:] - value[:1] for value in values[len(data) :]]
     readings = product(_axes(space), values[: len(data)], changes[: len(plain)])
     for axes, (x, *_), g in readings:
-        found = changes[len(plain) :]
-        if found and _is_any_gradient(np.stack(found), g, x, axes):
+        outputs = changes[len(plain) :]
+        if outputs and _is_any_gradient(np.stack(outputs), g, x, axes):
             return True
         reduced = axes == tuple(sorted(space.reduced))
-        if reduced and any(_is_gradient_with_any_mean(u, g, x, axes) for u in found):
+        if reduced and any(_is_gradient_with_any_mean(u, g, x, axes) for u in outputs):
             return True
     return False
 
 
 def _is_any_gradient(us: np.ndarray, g: np.ndarray, x: np.ndarray, axes: tuple[int, ...]) -> bool:
-    """Whether any value is k * first + beta * second with - k / beta > 0 for each channel.
+    """Returns whether any value is k * first + beta * second with - k / beta > 0 for each channel.
 
-    A channel whose x or g is constant has no second term; a ReLU leaves such ones.
+    A channel whose x or g is constant, as after a ReLU, has no second term.
     """
     along = tuple(axis - x.ndim for axis in axes)
     centered = x - x.mean(axis=along, keepdims=True)
@@ -166,14 +166,14 @@ def _is_any_gradient(us: np.ndarray, g: np.ndarray, x: np.ndarray, axes: tuple[i
 
 
 def _is_gradient_with_any_mean(u: np.ndarray, g: np.ndarray, x: np.ndarray, axes: tuple[int, ...]) -> bool:
-    """The same with x - m for any m of each channel.
+    """Returns whether a value is such a gradient, with x - m for any m of each channel.
 
     With G = sum g and D = sum g x it is a g + b G + c x D + d (x G + D), where m = -d / c and b = -a / M + c m^2.
     """
     kept = tuple(axis for axis in range(x.ndim) if axis not in axes)
     data = np.transpose(x, (*kept, *axes)).reshape(int(np.prod([x.shape[axis] for axis in kept], dtype=int)), -1)
     forward = (0, *(axis + 1 for axis in (*kept, *axes)))
-    us, gs = (np.transpose(each, forward).reshape(len(each), *data.shape) for each in (u, g))
+    us, gs = (np.transpose(array, forward).reshape(len(array), *data.shape) for array in (u, g))
     for channel, row in enumerate(data):
         dx, dy = us[:, channel], gs[:, channel]
         if np.abs(dy).max() == 0:
@@ -182,7 +182,7 @@ def _is_gradient_with_any_mean(u: np.ndarray, g: np.ndarray, x: np.ndarray, axes
         terms = [dy, total + 0 * row, row * dot, row * total + dot]
         basis = np.stack([term.ravel() for term in terms], axis=1)
         fit, _, rank, _ = np.linalg.lstsq(basis, dx.ravel(), rcond=1e-9)
-        if rank < len(terms):  # A ReLU left one gradient of the channel, which does not tell.
+        if rank < len(terms):  # A ReLU left one gradient of the channel, which is not enough.
             continue
         a, b, c, d = fit
         size = np.abs(dx).max()
@@ -194,34 +194,34 @@ def _is_gradient_with_any_mean(u: np.ndarray, g: np.ndarray, x: np.ndarray, axes
 
 
 def _with_other_gradients(draw: Callable[[set[str]], Leaves], number: int) -> list[Leaves]:
-    """One draw of all leaves, and some that differ from it in gradients."""
+    """One draw of all leaves, and others that differ from it only in gradients."""
     first = draw(set())
     others = [draw(set(GRADIENTS)) for _ in range(number)]
     return [first, *({**first, **{name: other[name] for name in GRADIENTS if name in other}} for other in others)]
 
 
 def _given(leaves: Leaves, name: str, *more: np.ndarray) -> list[np.ndarray]:
-    """The leaves that may be a value."""
+    """The leaves of a name and its alternatives, and more arrays."""
     return [*(leaves[key] for key in (name, f"{name}2") if key in leaves), *more]
 
 
 @_quiet
 def reads_frozen_forward(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether any data under the roots is scale / sqrt(var + e) * w + bias for a given var and any data w."""
+    """Returns whether data under the roots is scale / sqrt(var + e) * w + bias for a given var and any data w."""
     inputs, results = _data(space, roots, gradients=False)
     runs = [draw({"x", "x2", "var", "var2"}) for _ in range(DRAWS)]
     values = _evaluated(space, [*inputs, *results], runs)
-    if not all(np.isfinite(each).all() for each in values):
+    if not all(np.isfinite(value).all() for value in values):
         return True
-    variances = [np.stack(each) for each in zip(*(_given(run, "var") for run in runs), strict=True)]
-    variances += [1 / each for each in variances]
+    variances = [np.stack(draws) for draws in zip(*(_given(run, "var") for run in runs), strict=True)]
+    variances += [1 / variance for variance in variances]
     pairs = product(values[len(inputs) :], values[: len(inputs)])
     slopes = [slope for y, x in pairs if (slope := _slope(space, y, x)) is not None]
     return any(_is_inverse_root(slope, var) for slope, var in product(slopes, variances))
 
 
 def _slope(space: Space, y: np.ndarray, x: np.ndarray) -> np.ndarray | None:
-    """a of y = a x + b for each channel; None if it is not that."""
+    """The a of y = a x + b for each channel; None if y is not of this form."""
     along = tuple(axis + 1 for axis in sorted(space.reduced))
     middle = x.mean(axis=along, keepdims=True)
     centered = x - middle
@@ -232,23 +232,23 @@ def _slope(space: Space, y: np.ndarray, x: np.ndarray) -> np.ndarray | None:
 
 @_quiet
 def reads_scale_gradient(space: Space, roots: Sequence[Node], draw: Callable[[set[str]], Leaves]) -> bool:
-    """Whether any dscale under the roots is a combination of sum g * w and sum g, of any gradient g and data w.
+    """Returns whether a dscale under the roots combines sum g * w and sum g, of any gradient g and data w.
 
-    A dscale is an output, or what something other than arithmetic reads.
+    A dscale is an output, or a value that something other than arithmetic reads.
     """
     choices = [arg for node in topological(roots) if node.op in ("relu", "abs", "gate") for arg in node.args]
-    wanted = [node for node in dict.fromkeys((*roots, *choices)) if node.axes and 0 not in node.axes]
+    candidates = [node for node in dict.fromkeys((*roots, *choices)) if node.axes and 0 not in node.axes]
     data, _ = _data(space, roots, gradients=False)
     plain, _ = _data(space, roots, gradients=True)
     runs = _with_other_gradients(draw, 2 * DRAWS)
-    values = _evaluated(space, [*data, *plain, *wanted], runs)
-    if not all(np.isfinite(each).all() for each in values):
+    values = _evaluated(space, [*data, *plain, *candidates], runs)
+    if not all(np.isfinite(value).all() for value in values):
         return True
-    changes = [each[1:] - each[:1] for each in values[len(data) :]]
-    for node, change in zip(wanted, changes[len(plain) :], strict=True):
+    changes = [value[1:] - value[:1] for value in values[len(data) :]]
+    for node, change in zip(candidates, changes[len(plain) :], strict=True):
         axes = tuple(sorted(space.all - node.axes))
         pairs = product(changes[: len(plain)], values[: len(data)])
-        # Where a ReLU left no gradient, there is nothing to tell.
+        # Where a ReLU left no gradient, nothing can be decided.
         if np.abs(change).max() == 0 or any(_is_dot(axes, change, g, x[0]) for g, x in pairs):
             return True
     return False
@@ -256,11 +256,11 @@ def reads_scale_gradient(space: Space, roots: Sequence[Node], draw: Callable[[se
 
 def _is_dot(axes: tuple[int, ...], d: np.ndarray, g: np.ndarray, x: np.ndarray) -> bool:
     along = tuple(axis + 1 for axis in axes)
-    first, second, wanted = (
-        each.reshape(len(g), -1).T for each in ((g * x).sum(axis=along), g.sum(axis=along), d)
+    first, second, results = (
+        array.reshape(len(g), -1).T for array in ((g * x).sum(axis=along), g.sum(axis=along), d)
     )
-    for with_x, alone, result in zip(first, second, wanted, strict=True):
-        basis = np.stack([with_x, alone], axis=1)
+    for with_x, without_x, result in zip(first, second, results, strict=True):
+        basis = np.stack([with_x, without_x], axis=1)
         fit = np.linalg.lstsq(basis, result, rcond=None)[0]
         if np.abs(basis @ fit - result).max() > DIFFERENT * np.abs(result).max():
             return False
@@ -270,9 +270,9 @@ def _is_dot(axes: tuple[int, ...], d: np.ndarray, g: np.ndarray, x: np.ndarray) 
 
 
 def _data(space: Space, roots: Sequence[Node], *, gradients: bool) -> tuple[list[Node], list[Node]]:
-    """Data that a batch norm may be of, and all that it may be: what depends on a gradient, or what does not.
+    """Data that a batch norm may normalize, and its possible results: those with a gradient, or the others.
 
-    The former are inputs, results of ops other than arithmetic, and products of two of them or of one and a
+    The data are inputs, results of ops other than arithmetic, and products of two of them or of one and a
     parameter that varies along reduced axes.
     """
     atoms, others, dependent = [], [], set()
@@ -290,7 +290,7 @@ def _data(space: Space, roots: Sequence[Node], *, gradients: bool) -> tuple[list
         for node in topological(roots)
         if node.op == "leaf" and node.axes != space.all and not node.axes <= space.kept
     ]
-    return [*atoms, *(space.mul(one, leaf) for one in atoms for leaf in elsewhere)], others
+    return [*atoms, *(space.mul(atom, leaf) for atom in atoms for leaf in elsewhere)], others
 
 
 def _axes(space: Space) -> Iterator[tuple[int, ...]]:

@@ -18,7 +18,7 @@ def _size(space: Space, axes: frozenset[int]) -> Node:
 
 
 def _is_known(space: Space, axes: frozenset[int]) -> bool:
-    """Whether there is a node of that number."""
+    """Returns whether `_size` has a node for these axes."""
     return axes == space.reduced or 0 not in axes or not space.dynamic
 
 

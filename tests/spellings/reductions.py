@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from spellings.layouts import Layout
 
 LETTERS = "abcdefgh"
-"""Of the axes, in the equations of Einsum."""
+"""The letters of the axes in the equations of Einsum."""
 
 
 class Reducing(Builder, abc.ABC):
-    """Makes the nodes of reductions."""
+    """Builds the nodes of reductions."""
 
     @abc.abstractmethod
     def emit(self, node: Node) -> Value:
@@ -74,15 +74,15 @@ class Reducing(Builder, abc.ABC):
     def _reduce(self, op_type: str, name: str, layout: Layout, axes: frozenset[int]) -> Value:
         positions = [i for i, dimension in enumerate(layout) if dimension and set(dimension) <= axes]
         keep = self.rng.random() < 0.5
-        given = self._axes(positions, len(layout))
+        numbers = self._axes(positions, len(layout))
         everything = len(positions) == len(layout)
         inputs, attributes = [name], {"keepdims": int(keep)}
         if everything and self.rng.random() < 0.5:
             pass
         elif op_type == "ReduceSum" or self.opset >= 18:
-            inputs.append(self.ints(*given))
+            inputs.append(self.ints(*numbers))
         else:
-            attributes["axes"] = given
+            attributes["axes"] = numbers
         output = self.op(op_type, inputs, **attributes)
         if keep:
             return output, tuple(() if i in positions else d for i, d in enumerate(layout))

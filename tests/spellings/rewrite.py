@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Rewrite = Callable[[Space, Node, random.Random], Node | None]
 
 REWRITES: dict[str, Rewrite] = {}
-"""By the name under which they are counted."""
+"""The rewrites, by the names under which they are counted."""
 MOST_NODES = 110
 """Above this number of nodes, an expression is not rewritten further."""
 
@@ -44,10 +44,10 @@ def rewritten(space: Space, roots: Sequence[Node], rng: random.Random, times: in
         if len(nodes) > MOST_NODES:
             break
         inner = [node for node in nodes if node.op != "leaf"]
-        found = _found(space, rng.sample(inner, len(inner)), rng)
-        if found is None:
+        match = _drawn(space, rng.sample(inner, len(inner)), rng)
+        if match is None:
             break
-        name, node, new = found
+        name, node, new = match
         assert new.axes == node.axes, (name, node.op, node.axes, new.axes)
         if node in space.positive:
             space.positive.add(new)
@@ -61,7 +61,7 @@ def rewritten(space: Space, roots: Sequence[Node], rng: random.Random, times: in
     return roots, used
 
 
-def _found(space: Space, nodes: Sequence[Node], rng: random.Random) -> tuple[str, Node, Node] | None:
+def _drawn(space: Space, nodes: Sequence[Node], rng: random.Random) -> tuple[str, Node, Node] | None:
     """A rewrite that applies, drawn by its name first, so that rare ones are as likely as others."""
     for name in rng.sample(list(REWRITES), len(REWRITES)):
         for node in nodes:

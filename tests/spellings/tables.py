@@ -1,4 +1,4 @@
-"""The page of a campaign: how the cases ended, and how many there were of each kind."""
+"""The page of a campaign: the counts of outcomes, and of cases of each kind."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def page(tables: Mapping[str, tuple[Counter[str], Counter[str]]], count: int, se
 def _shown(what: str, used: Counter[str]) -> dict[str, int]:
     if what == "spellings":
         return dict(used)
-    told = ("near miss: ", "expected: ")
-    return {name.removeprefix(told[0]): number for name, number in used.items() if name.startswith(told)}
+    prefixes = ("near miss: ", "expected: ")
+    return {name.removeprefix(prefixes[0]): number for name, number in used.items() if name.startswith(prefixes)}
 
 
 def _table(title: str, counts: Mapping[str, int]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Equivalent spellings of batch norm are recognized, near misses are not; and a wrong answer would be found."""
+"""Tests that spellings of batch norm are recognized, near misses are not, and wrong results are found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "measurements" / "spellings.md"
 
 @pytest.mark.parametrize("what", campaign.MAKERS)
 def test_a_short_campaign(what):
-    """The long one is below."""
+    """Runs a sample of the long campaign below."""
     results = list(campaign.run(what, SEED, range(SHORT), jobs=1))
     assert [(index, finds) for index, finds, _, _ in results if finds] == []
     assert len(results) == SHORT
@@ -32,7 +32,7 @@ def test_a_short_campaign(what):
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_long_campaign():
-    """20,000 of each; the page in docs/measurements has its counts."""
+    """Runs 20,000 cases of each kind; the page in docs/measurements has the counts."""
     written = DOCUMENT.read_text(encoding="utf-8")
     command = [sys.executable, campaign.__file__, "--count", "20000", "--seed", "1"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -49,7 +49,7 @@ print(hashlib.sha256(b"".join(model.SerializeToString(deterministic=True) for mo
 
 
 def test_a_case_is_its_seed_and_number():
-    """In any process: the order of a set of strings differs from one to the next."""
+    """Compares processes, because the order of a set of strings differs between them."""
 
     def models(seed, hash_seed):
         environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -71,13 +71,13 @@ def test_every_rewrite_is_drawn():
 
 
 def test_every_mutation_is_drawn():
-    made = {make_near_miss(SEED, index).used[0] for index in range(len(MUTATIONS) + 1)}
-    assert made == {f"near miss: {name}" for name in (*MUTATIONS, CONSISTENTLY)}
+    drawn = {make_near_miss(SEED, index).used[0] for index in range(len(MUTATIONS) + 1)}
+    assert drawn == {f"near miss: {name}" for name in (*MUTATIONS, CONSISTENTLY)}
 
 
 @pytest.mark.parametrize("make", [make_spelling, make_near_miss])
 def test_models_are_valid(make):
-    """Of onnx's checker, its reference and ONNX Runtime."""
+    """Runs onnx's checker, its reference and ONNX Runtime."""
     for index in range(12):
         assert model_finds(make(SEED, index), everywhere=True) == []
 
