@@ -11,6 +11,7 @@ import bngrad
 from bngrad.errors import InputError, ModelError, OracleError
 from bngrad.oracle import client
 from bngrad.validation import numeric
+from pairwise import every_value
 
 BATCH_NORM = """<float[3] s = {1.0, 2.0, 0.5}, float[3] b = {0.1, -0.2, 0.3}, float[3] m = {0.5, -0.5, 0.1},
                  float[3] v = {1.5, 0.5, 2.0}>"""
@@ -155,8 +156,7 @@ def test_right_answers_pass_with_other_inputs(case):
 
 
 @pytest.mark.usefixtures("no_oracle")
-@pytest.mark.parametrize("against", ["numeric", "reference"])
-@pytest.mark.parametrize("case", TAKEN)
+@every_value(case=list(TAKEN), against=["numeric", "reference"])
 def test_taken_without_an_oracle(case, against):
     training = bngrad.differentiate(copy(TAKEN[case]), **OPTIONS.get(case, {}))
     report = bngrad.validate(copy(TAKEN[case]), against=against, **OPTIONS.get(case, {}))
