@@ -131,7 +131,7 @@ CASES = {
         "differentiate",
         """g (float[3] x) => (float loss) <int64[1] axes = {4}, float y>
             { y = ReduceMean <keepdims = 0> (x, axes) loss = ReduceSum <keepdims = 0> (y) }""",
-        "contradicts its op: [ShapeInferenceError]",
+        "contradict its op: [ShapeInferenceError]",
         header='<ir_version: 8, opset_import: ["" : 18]>',
     ),
     "a-constant-of-another-type": Regression(
