@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # Tests run in a process for each core; some take as long as a thousand others.
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
-CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp docs/examples/mpi -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc')
+CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp docs/examples/mpi -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name '*.cu')
 
 .PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-files fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
 

@@ -2,8 +2,8 @@
 // functions per instruction set. Kernel files are islands, so nothing in here may become code: no inline
 // function, no template, no header but these two.
 #pragma once
-#include <cstddef>
-#include <cstdint>
+#include <stddef.h>
+#include <stdint.h>
 
 namespace bngrad {
 

@@ -1,0 +1,40 @@
+// The C ABI with the CUDA kernels on the CPU, for kernel_fuzz.cc: its ops run on the emulated device.
+#include "c_api/call.hpp"
+#include "core/grad.hpp"
+#include "core/grad_grad.hpp"
+#include "core/training.hpp"
+#include "cuda_emulation.hpp"
+
+namespace bngrad {
+namespace {
+
+// More processors than blocks, so that channels are divided.
+constexpr int kProcessors = 5;
+
+}  // namespace
+
+// c_api/api.cc calls these, because they fit its arguments better than those of core/.
+template <class Arguments, void (*kOp)(const Layout&, const Arguments&, cuda::Device&)>
+void RunEmulated(const Layout& layout, const Arguments& arguments) {
+  cuda::EmulatedDevice device(kProcessors);
+  kOp(layout, arguments, device);
+}
+static void Grad(const Layout& layout, const GradArguments& arguments, const KernelTable&, PoolThreads&) {
+  RunEmulated<GradArguments, cuda::Grad>(layout, arguments);
+}
+static void GradGrad(const Layout& layout, const GradGradArguments& arguments, const KernelTable&,
+                     PoolThreads&) {
+  RunEmulated<GradGradArguments, cuda::GradGrad>(layout, arguments);
+}
+static void Training(const Layout& layout, const TrainingArguments& arguments, const KernelTable&,
+                     PoolThreads&) {
+  RunEmulated<TrainingArguments, cuda::Training>(layout, arguments);
+}
+static void Statistics(const Layout& layout, const StatisticsArguments& arguments, const KernelTable&,
+                       PoolThreads&) {
+  RunEmulated<StatisticsArguments, cuda::Statistics>(layout, arguments);
+}
+
+}  // namespace bngrad
+
+#include "c_api/api.cc"

@@ -1,0 +1,143 @@
+#include "cuda_emulation.hpp"
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "cuda/kernels/finish.h"
+#include "cuda/kernels/maps.h"
+#include "cuda/kernels/sums.h"
+
+namespace bngrad::cuda {
+namespace {
+
+#include "kernels/float16-inl.h"
+
+using Kernel = void (*)(const void* argument);
+
+std::map<std::string, Kernel>& Kernels() {
+  static std::map<std::string, Kernel> kernels;
+  return kernels;
+}
+
+struct Registered {
+  Registered(const char* module, const char* name, Kernel kernel) {
+    Kernels()[std::string(module) + " " + name] = kernel;
+  }
+};
+
+const char* ModuleOf(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat:
+      return "float32";
+    case ElementType::kDouble:
+      return "float64";
+    case ElementType::kFloat16:
+      return "float16";
+    case ElementType::kBFloat16:
+      break;
+  }
+  return "bfloat16";
+}
+
+struct Thread {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  bool done;
+};
+
+constexpr size_t kStack = 64 << 10;
+
+struct Block {
+  uint32_t x, y, thread;
+  Kernel kernel;
+  const void* argument;
+  ucontext_t scheduler;
+  Thread threads[kThreads];
+} block;
+
+void RunThread() {
+  block.kernel(block.argument);
+  block.threads[block.thread].done = true;
+}
+
+// Every thread to its next barrier, in turn, until all are done.
+void RunBlock() {
+  for (Thread& thread : block.threads) {
+    if (thread.stack == nullptr) thread.stack.reset(new char[kStack]);
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = thread.stack.get();
+    thread.context.uc_stack.ss_size = kStack;
+    thread.context.uc_link = &block.scheduler;
+    thread.done = false;
+    makecontext(&thread.context, RunThread, 0);
+  }
+  for (bool running = true; running;) {
+    running = false;
+    for (block.thread = 0; block.thread < kThreads; ++block.thread) {
+      Thread& thread = block.threads[block.thread];
+      if (thread.done) continue;
+      running = true;
+      swapcontext(&block.scheduler, &thread.context);
+    }
+  }
+}
+
+}  // namespace
+
+uint32_t ThreadIndex() { return block.thread; }
+uint32_t BlockIndexX() { return block.x; }
+uint32_t BlockIndexY() { return block.y; }
+void Barrier() { swapcontext(&block.threads[block.thread].context, &block.scheduler); }
+double SquareRoot(double value) { return std::sqrt(value); }
+float Widened(Float16 value) { return ToFloat(value); }
+void Narrow(float value, Float16* to) { FromFloat(value, to); }
+
+void* EmulatedDevice::Scratch(size_t bytes) {
+  scratch_.emplace_back(new unsigned char[bytes + 1]);
+  std::memset(scratch_.back().get(), 0xff, bytes);  // NaN: nothing may rely on zeros
+  return scratch_.back().get();
+}
+
+void EmulatedDevice::Launch(ElementType module, const std::string& kernel, uint32_t blocks, uint32_t splits,
+                            const void* argument) {
+  const auto entry = Kernels().find(std::string(ModuleOf(module)) + " " + kernel);
+  if (entry == Kernels().end()) std::abort();
+  block.kernel = entry->second;
+  block.argument = argument;
+  for (block.y = 0; block.y < splits; ++block.y) {
+    for (block.x = 0; block.x < blocks; ++block.x) RunBlock();
+  }
+}
+
+}  // namespace bngrad::cuda
+
+#define BNGRAD_TEXT(name) #name
+#define BNGRAD_TEXT_OF(name) BNGRAD_TEXT(name)
+#define BNGRAD_KERNEL(name, Arguments, body)                                                          \
+  const Registered registered_##name(BNGRAD_TEXT_OF(BNGRAD_MODULE), #name, [](const void* argument) { \
+    const Arguments& a = *static_cast<const Arguments*>(argument);                                    \
+    body;                                                                                             \
+  });
+
+#define BNGRAD_MODULE float32
+#define BNGRAD_T float
+#include "cuda/kernels/kernels.cu"
+#undef BNGRAD_MODULE
+#undef BNGRAD_T
+#define BNGRAD_MODULE float64
+#define BNGRAD_T double
+#include "cuda/kernels/kernels.cu"
+#undef BNGRAD_MODULE
+#undef BNGRAD_T
+#define BNGRAD_MODULE float16
+#define BNGRAD_T Float16
+#include "cuda/kernels/kernels.cu"
+#undef BNGRAD_MODULE
+#undef BNGRAD_T
+#define BNGRAD_MODULE bfloat16
+#define BNGRAD_T BFloat16
+#include "cuda/kernels/kernels.cu"
