@@ -14,7 +14,6 @@ LIMIT = 20
 
 SLOW = {
     "from_torch/test_pytorch_guide.py::test_guide": "the examples of a page train networks, one after the other",
-    "ops/test_programs.py::test_kernels_bit_for_bit_and_in_bounds": "every kernel at every length",
     "test_page_examples.py::test_examples_run": "the examples of a page train networks, one after the other",
 }
 """Tests that may take longer, each with the reason: the id of the test without its parameters."""
