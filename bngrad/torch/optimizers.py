@@ -154,7 +154,8 @@ def into_torch(
     if calls:
         raise InputError(
             f"the state has the gradients of {calls} of the {info.accumulate} calls of an update, which PyTorch's "
-            f"optimizers do not keep; expected a state after an update: make {info.accumulate - calls} more calls"
+            "optimizers do not keep; expected a state after an update "
+            f"(calls until the next one: {info.accumulate - calls})"
         )
     saved = optimizer.state_dict()
     pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)

@@ -871,7 +871,7 @@ BACK_REFUSALS = {
         2,
         "trains 'second.weight' and 'second.bias', and the optimizer does not",
     ),
-    "accumulated gradients": (ADAM, as_is, 3, "1 of the 2 calls of an update.* make 1 more calls"),
+    "accumulated gradients": (ADAM, as_is, 3, "1 of the 2 calls of an update.* until the next one: 1"),
     "no moments": (
         ADAM,
         without("first.weight/"),
