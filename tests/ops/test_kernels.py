@@ -722,7 +722,9 @@ def test_a_relu_that_was_shut_hides_what_came_back(kernels, types):
 
 @types
 @pytest.mark.parametrize(
-    ("shape", "axes"), [((1, 2, 5), (0, 2)), ((16, 2, 5), (0, 2)), ((5, 2), (0,)), ((5, 21), (0,))], ids=str
+    ("shape", "axes"),
+    [((1, 2, 5), (0, 2)), ((16, 2, 5), (0, 2)), ((5, 2), (0,)), ((5, 21), (0,)), ((3, 2, 1029), (0, 2))],
+    ids=str,
 )
 def test_infinite_mean_at_a_tail(kernels, shape, axes, types):
     """The lanes past the end would make NaN of it."""
