@@ -124,7 +124,7 @@ class Transport:
         """Starts an operation and waits until it is complete."""
         if self.failure is not None:
             reason = str(self.failure) or type(self.failure).__name__
-            raise DistributedError(f"rank {self.rank} cannot go on after an earlier error: {reason}")
+            raise DistributedError(f"rank {self.rank} cannot continue after an earlier error: {reason}")
         if os.getpid() != self._process:
             raise DistributedError("a fork of a rank cannot communicate; expected the process that started MPI")
         mpi.check_thread()

@@ -71,7 +71,7 @@ def refuse_training_graph(model: ir.Model) -> None:
     for node in all_nodes(model):
         if is_gradient(node):
             raise ModelError(
-                f"the model is a training graph already: it has {describe(node)}; give the forward model"
+                f"the model is a training graph already: it has {describe(node)}; pass the forward model"
             )
 
 

@@ -335,7 +335,7 @@ def interrupted_in_the_library():
         with _raises(KeyboardInterrupt, ""), comm.errors():
             native_library.call("bngrad_all_gather", b"a", ctypes.c_int64(8), *pointers)
         comm.fail(KeyboardInterrupt())  # does nothing
-        with _raises(DistributedError, f"rank {FAULTY} cannot go on after an earlier error: KeyboardInterrupt"):
+        with _raises(DistributedError, f"rank {FAULTY} cannot continue after an earlier error: KeyboardInterrupt"):
             comm.broadcast("b", {"w": np.zeros(3)})
         sys.exit(130)
     time.sleep(1)

@@ -222,7 +222,7 @@ REFUSED = {
     "a training graph": (
         model("a = Mul (x, w)\n b = com.microsoft.ReluGrad (a, a)\n loss = ReduceSum <keepdims = 0> (b)"),
         {},
-        r"training graph already: it has com\.microsoft\.ReluGrad node .*; give the forward model",
+        r"training graph already: it has com\.microsoft\.ReluGrad node .*; pass the forward model",
     ),
     "an op newer than the oracle": (newest_with_new_op(), {}, "opsets up to 21, .* has 24, and onnx cannot"),
 }

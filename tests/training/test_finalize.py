@@ -94,7 +94,7 @@ ONLY_A_LOSS = "g (float[2] x) => (float loss) { loss = ReduceSum <keepdims = 0> 
         (FORWARD, {"m": TRAINED["m"], "m_new": TRAINED["m"]}, None, InputError, "'m' is given twice"),
         (FORWARD, {}, ["logit"], InputError, "'logit' is not an output .* did you mean 'logits'"),
         (ONLY_A_LOSS, {}, None, ModelError, "no output but losses"),
-        (TRAINING_GRAPH, {}, None, ModelError, "is a training graph already: .*ReluGrad.*give the forward model"),
+        (TRAINING_GRAPH, {}, None, ModelError, "is a training graph already: .*ReluGrad.*pass the forward model"),
     ],
     ids=[
         "unknown name",
