@@ -38,9 +38,9 @@ external_data_option = option(
     "--external-data",
     type=click.Choice(["copied", "shared"]),
     group=OUTPUT,
-    help="Copy the weights to OUTPUT.data (copied), or leave external data in its files, which must be in OUTPUT's "
-    "folder or below it (shared). They are never read into memory.  [default: weights are stored in OUTPUT, or "
-    "copied if it would exceed protobuf's 2 GB limit]",
+    help="Copy the weights to OUTPUT.data (copied), or leave external data in its files, which must be in "
+    "OUTPUT's folder or below it (shared). They are never read into memory.  [default: weights are stored in "
+    "OUTPUT, or copied if it would exceed protobuf's 2 GB limit]",
 )
 
 sarif_option = option(

@@ -246,7 +246,7 @@ def test_nodes_beside_the_way_do_not_matter():
 def test_a_training_graph_is_refused():
     training = ir.to_proto(differentiated(summed("float[3] x", "[r] y = Relu(x)"), wrt=["x"]))
     message = (
-        r"^the model is a training graph already: it has .*ReluGrad node 'r_Grad/ReluGrad_0' .*; give the forward"
+        r"^the model is a training graph already: it has .*ReluGrad node 'r_Grad/ReluGrad_0' .*; pass the forward"
     )
     with pytest.raises(ModelError, match=message):
         differentiated(training, loss="loss", wrt=["x"])
