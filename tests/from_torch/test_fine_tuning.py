@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
+from functools import cache, partial
 
 import pytest
 
@@ -36,26 +36,36 @@ def stem(net):
     return {name: value for name, value in net.state_dict().items() if name.startswith(frozen)}
 
 
-@pytest.mark.parametrize(("kind", "backends"), [("adamw", THIRDS), ("sgd", ["bngrad"] * 3)], ids=["adamw", "sgd"])
-def test_curves_and_weights_are_those_of_pytorch(finetune, start, kind, backends):
+@pytest.fixture(scope="module")
+def in_torch(finetune, start):
+    """The module after the training in PyTorch alone, and its curves, by optimizer."""
     net, data = start
-    nets = [copy.deepcopy(net) for _ in range(2)]
-    curves_of_torch, curves = (
-        finetune.train(copied, data, kind, way)
-        for copied, way in zip(nets, [["torch"] * 3, backends], strict=True)
-    )
+
+    @cache
+    def train(kind):
+        copied = copy.deepcopy(net)
+        return copied, finetune.train(copied, data, kind, ["torch"] * 3)
+
+    return train
+
+
+@pytest.mark.parametrize(("kind", "backends"), [("adamw", THIRDS), ("sgd", ["bngrad"] * 3)], ids=["adamw", "sgd"])
+def test_curves_and_weights_are_those_of_pytorch(finetune, start, in_torch, kind, backends):
+    net, data = start
+    (expected_net, curves_of_torch), copied = in_torch(kind), copy.deepcopy(net)
+    curves = finetune.train(copied, data, kind, backends)
     for ours, theirs in zip(curves, curves_of_torch, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3)
     assert curves_of_torch[-1].loss < 0.5 * curves_of_torch[0].loss
-    expected, state = (copied.state_dict() for copied in nets)
+    expected, state = expected_net.state_dict(), copied.state_dict()
     for name, value in expected.items():
         torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-4, msg=name)
-    assert all(torch.equal(value, stem(net)[name]) for name, value in stem(nets[1]).items())
+    assert all(torch.equal(value, stem(net)[name]) for name, value in stem(copied).items())
 
 
-def test_without_the_state_of_the_optimizer_it_is_another_training(finetune, start, monkeypatch):
+def test_without_the_state_of_the_optimizer_it_is_another_training(finetune, start, in_torch, monkeypatch):
     net, data = start
-    expected, curves = finetune.train(copy.deepcopy(net), data, "adamw", ["torch"] * 3), None
+    _, expected = in_torch("adamw")
     load = finetune.bngrad.torch.load_into
     monkeypatch.setattr(finetune.bngrad.torch, "load_into", lambda module, trainer, **_: load(module, trainer))
     curves = finetune.train(copy.deepcopy(net), data, "adamw", THIRDS)

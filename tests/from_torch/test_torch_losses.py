@@ -11,26 +11,35 @@ from bngrad.training.loss_functions import LOSS_FUNCTIONS, loss_function
 from training.loss_cases import CASES, case_id, cases_of
 
 torch = pytest.importorskip("torch", reason="needs PyTorch, pip install bngrad[torch]")
-torchvision = pytest.importorskip("torchvision", reason="has the focal loss")
 
 from bngrad.torch import training_step  # noqa: E402 - it imports torch
 
-sigmoid_focal_loss = torchvision.ops.sigmoid_focal_loss
-
 functional = torch.nn.functional
+
+
+def sigmoid_focal_loss(x, target, alpha=0.25, gamma=2.0, reduction="mean"):
+    """The loss of that name in torchvision: https://arxiv.org/abs/1708.02002, equation 5."""
+    p = torch.sigmoid(x)
+    of_target = p * target + (1 - p) * (1 - target)
+    loss = functional.binary_cross_entropy_with_logits(x, target, reduction="none") * (1 - of_target) ** gamma
+    if alpha >= 0:
+        loss = (alpha * target + (1 - alpha) * (1 - target)) * loss
+    return {"mean": torch.mean, "sum": torch.sum}[reduction](loss)
+
+
 THEIRS = {
     "cross_entropy": functional.cross_entropy,
     "mse": functional.mse_loss,
     "l1": functional.l1_loss,
     "huber": functional.huber_loss,
     "bce_with_logits": functional.binary_cross_entropy_with_logits,
-    "sigmoid_focal": lambda x, t, **options: sigmoid_focal_loss(x, t, **{"reduction": "mean", **options}),
+    "sigmoid_focal": sigmoid_focal_loss,
 }
 DTYPES = {"float": (np.float32, 2e-6), "double": (np.float64, 1e-12)}
 DELTA = 0.75
 MODULES = {
     "huber": lambda: torch.nn.HuberLoss(delta=DELTA),
-    "sigmoid_focal": lambda: lambda x, t: sigmoid_focal_loss(x, t, reduction="mean"),
+    "sigmoid_focal": lambda: sigmoid_focal_loss,
 }
 
 
