@@ -97,9 +97,9 @@ def differentiate(
     Args:
         model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
         loss: The name of the float scalar to differentiate. By default, the only float scalar among the outputs.
-        loss_fn: A loss function to append to a model without a loss: ``cross_entropy``, ``mse``, ``l1``,
-            ``bce_with_logits``, or one with options, such as ``bngrad.CrossEntropy(label_smoothing=0.1)``. It adds
-            the input ``labels`` or ``target`` and the output ``loss``.
+        loss_fn: A loss function to append to a model without a loss: its name, such as ``cross_entropy``, or one
+            with options, such as ``bngrad.CrossEntropy(label_smoothing=0.1)``. It adds the input ``labels`` or
+            ``target`` and the output ``loss``.
         prediction: The value that the loss function is computed of. By default, the only float output.
         wrt: Names of inputs and initializers to differentiate with respect to. By default, the weights.
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics.

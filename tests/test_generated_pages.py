@@ -27,7 +27,7 @@ def load(name, monkeypatch):
 
 def test_the_page_of_ops_is_current(monkeypatch):
     ops = load("ops", monkeypatch)
-    assert ops.PAGE.read_text(encoding="utf-8") == ops.page(), "run python docs/generate/ops.py"
+    assert ops.PAGE.read_text(encoding="utf-8") == ops.page(), "run .venv/bin/python docs/generate/ops.py"
 
 
 def test_every_op_has_its_section_and_table():

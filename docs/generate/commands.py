@@ -1,6 +1,6 @@
 """Writes docs/reference/commands.md from the commands: their descriptions, examples and options.
 
-python docs/generate/commands.py
+.venv/bin/python docs/generate/commands.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Both come from the types of the documents: dataclasses, named tuples and typed dictionaries, whose fields have
 docstrings.
 
-    python docs/generate/json_schemas.py
+    .venv/bin/python docs/generate/json_schemas.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes the tables of docs/reference/ops.md from the schemas: inputs, outputs, attributes and types of each op.
 
-python docs/generate/ops.py
+.venv/bin/python docs/generate/ops.py
 
 The text between the tables is written by hand. A table lies between ``<!-- NAME -->`` and ``<!-- end -->``.
 """

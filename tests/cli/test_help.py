@@ -183,4 +183,6 @@ def generator(name):
 
 def test_the_page_is_what_the_generator_writes():
     module = generator("commands")
-    assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run python docs/generate/commands.py"
+    assert module.PAGE.read_text(encoding="utf-8") == module.page(), (
+        "run .venv/bin/python docs/generate/commands.py"
+    )

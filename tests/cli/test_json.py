@@ -158,7 +158,7 @@ def test_the_files_are_what_the_generator_writes():
     files = GENERATOR.files()
     assert {path for path in files if path.suffix == ".json"} == set(GENERATOR.FOLDER.iterdir())
     for path, text in files.items():
-        assert path.read_text(encoding="utf-8") == text, "run python docs/generate/json_schemas.py"
+        assert path.read_text(encoding="utf-8") == text, "run .venv/bin/python docs/generate/json_schemas.py"
 
 
 def test_every_command_with_json_has_a_schema():
