@@ -30,7 +30,8 @@ def compile_module(module: str, output: Path) -> None:
     headers = Path(package.origin).parent / "lib" / "include"  # stdint.h and stddef.h, no others
     command = [
         *(sys.executable, "-m", "ziglang", "clang", "-S", "-O3", "-std=c++17", "-fno-exceptions", "-fno-rtti"),
-        *("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_70", "-nocudainc", "-nocudalib", "-nostdinc"),
+        *("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_70", "--cuda-feature=+ptx60"),
+        *("-nocudainc", "-nocudalib", "-nostdinc"),
         *("-ffp-contract=off", "-Wno-unknown-cuda-version"),  # products and sums round as on the CPU
         *("-isystem", headers, f"-I{SOURCES}", f"-DBNGRAD_MODULE={module}", f"-DBNGRAD_T={MODULES[module]}"),
         *("-o", output, SOURCES / "cuda" / "kernels" / "kernels.cu"),
