@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,9 +12,9 @@ import pytest
 
 from cmake_build import SOURCES
 from environments import cached_environment, run
+from test_programs import only_linux
 from test_programs import run as run_program
 
-unix = pytest.mark.skipif(sys.platform == "win32", reason="the emulation has a context for each thread")
 CARDS = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 REQUIREMENTS = ["ziglang==0.17.1", "nvidia-cuda-nvcc==13.*"]
 
@@ -27,15 +28,82 @@ def check_calls(build, seed, cases):
         assert count["compared with the reference"] > cases // 3
 
 
-@unix
+@only_linux
 def test_calls(build):
     check_calls(build, 20240229, 60)
 
 
 @pytest.mark.long
-@unix
+@only_linux
 def test_many_calls(build):
     check_calls(build, 20240301, 3000)
+
+
+LAUNCHES = """132 multiprocessors
+module float32
+function sum_grad_rows
+launch 64x3x1 of 256 threads, stream 0x10, argument 7
+function map_grad_rows
+launch 64x3x1 of 256 threads, stream 0x10, argument 7
+launch 64x3x1 of 256 threads, stream 0x10, argument 7
+"""
+FAULTS = {
+    "libnone.so": ({}, "the NVIDIA driver is not installed: .*libnone.so cannot be loaded. Install it, or run on"),
+    "libfake_cuda_missing.so": (
+        {},
+        "has no cuLaunchKernel: the NVIDIA driver is too old; expected one for CUDA 9.0",
+    ),
+}
+FAULTS_OF_CALLS = [
+    ({"FAKE_CUDA_VERSION": "8000"}, "the NVIDIA driver is for CUDA 8.0; expected 9.0 or newer"),
+    (
+        {"FAKE_CUDA_CONTEXT": "none"},
+        "the calling thread has no CUDA context; expected that of the session's device",
+    ),
+    ({"FAKE_CUDA_FAIL": "cuModuleLoadDataEx"}, r"compiling the kernels \(line 1: syntax error\) failed with CUDA"),
+    ({"FAKE_CUDA_FAIL": "cuModuleGetFunction"}, "sum_grad_rows failed with CUDA_ERROR_OUT_OF_MEMORY"),
+    (
+        {"FAKE_CUDA_FAIL": "cuLaunchKernel"},
+        r"launching sum_grad_rows failed with CUDA_ERROR_OUT_OF_MEMORY \(2\): out",
+    ),
+    *(
+        ({"FAKE_CUDA_FAIL": function}, f"{function} failed with CUDA_ERROR_OUT_OF_MEMORY")
+        for function in (
+            "cuInit",
+            "cuDriverGetVersion",
+            "cuCtxGetCurrent",
+            "cuCtxGetDevice",
+            "cuDeviceGetAttribute",
+        )
+    ),
+]
+
+
+def drive(build, library, **environment):
+    """The exit code and the output of the program with a library in place of the driver's."""
+    command = [build / "tests" / "cuda_driver_test", build / "tests" / library]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    return done.returncode, done.stdout
+
+
+@only_linux
+def test_the_driver_launches_kernels(build):
+    """A module is compiled once, and a function is looked up once."""
+    assert drive(build, "libfake_cuda.so") == (0, LAUNCHES)
+
+
+@only_linux
+@pytest.mark.parametrize(
+    ("library", "environment", "message"),
+    [
+        *((library, *fault) for library, fault in FAULTS.items()),
+        *(("libfake_cuda.so", *fault) for fault in FAULTS_OF_CALLS),
+    ],
+)
+def test_a_fault_of_the_driver_is_named(build, library, environment, message):
+    code, output = drive(build, library, **environment)
+    assert code == 1
+    assert re.search(f"^error: .*{message}", output, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
