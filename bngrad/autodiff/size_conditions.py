@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    Condition = list[Any]
+Condition = list[Any]
+"""An operator and its operands."""
 
 _OF_NUMBERS: dict[str, tuple[int, Callable[..., Any]]] = {
     "+": (2, lambda *terms: sum(terms)),

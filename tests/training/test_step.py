@@ -391,7 +391,7 @@ METADATA = [
     ("{", "cannot be read"),
     ("[]", "cannot be read"),
     ('{"version": 2}', "has format 2, of another bngrad; expected 1"),
-    ('{"version": 1, "layout": "named"}', "cannot be read (KeyError"),
+    ('{"version": 1, "layout": "named"}', "cannot be read (ValueError: it has no 'loss')"),
 ]
 
 
@@ -399,6 +399,20 @@ CHANGES = [
     ({"accumulate": 0}, "accumulate is 0"),
     ({"layout": "flat"}, "its layout is 'flat'"),
     ({"model": "0"}, "its fingerprint is not that of its state"),
+    ({"optimizer": {}}, "its optimizer has no name"),
+    ({"optimizer": "sgd"}, "it.optimizer is 'sgd'; expected an object"),
+    ({"data": {"x": {"dtype": False, "shape": ["N", 2]}}}, "it.data['x'].dtype is False; expected a string"),
+    ({"data": {"x": {"dtype": "float33", "shape": ["N", 2]}}}, "data type 'float33' not understood"),
+    (
+        {"data": {"x": {"dtype": "float32", "shape": ["N", 2.5]}}},
+        "it.data['x'].shape[1] is 2.5; expected an integer or",
+    ),
+    ({"data": []}, "it.data is []; expected an object"),
+    ({"clip_norm": "1"}, "it.clip_norm is '1'; expected a number"),
+    ({"synchronized": 0}, "it.synchronized is 0; expected true or false"),
+    ({"accumulate": True}, "it.accumulate is True; expected an integer"),
+    ({"outputs": "loss"}, "it.outputs is 'loss'; expected an array"),
+    ({"layout": "other"}, "it.layout is 'other'; expected one of named, flat"),
 ]
 
 
