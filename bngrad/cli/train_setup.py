@@ -162,7 +162,7 @@ def _complete(
             raise InputError(f"{options['resume']} does not record the option {option_name(name)}")
         try:
             value = parameters[name].type_cast_value(context, recorded[name])
-        except (click.BadParameter, TypeError, ValueError) as error:
+        except (click.BadParameter, AttributeError, OverflowError, TypeError, ValueError) as error:
             raise InputError(f"{options['resume']} records a wrong {option_name(name)}: {error}") from None
         if not _given(context, name):
             options[name] = value

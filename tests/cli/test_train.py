@@ -474,6 +474,8 @@ TAMPERED = [
     ({"batch_size": -1}, "c records a wrong --batch-size: -1 is not in the range x>=1."),
     ({"schedule": "sine"}, "c records a wrong --schedule: 'sine' is not one of"),
     ({"seed": [1]}, "c records a wrong --seed"),
+    ({"seed": float("inf")}, "c records a wrong --seed"),
+    ({"drop_last": 7}, "c records a wrong --drop-last"),
     ({"seed": ...}, "c does not record the option --seed"),
 ]
 
