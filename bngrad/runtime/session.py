@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, get_args
 import onnx
 import onnxruntime
 from onnx.external_data_helper import uses_external_data
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
 from bngrad.arguments import renamed_keyword, require_choice
-from bngrad.errors import InputError, LibraryError
+from bngrad.errors import InputError, LibraryError, ModelError
 from bngrad.io.files import as_ir, to_proto
 from bngrad.options import Implementation
 from bngrad.runtime import native_library, versions
@@ -88,6 +89,7 @@ def session(
         LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the implementation is
             ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support; or it is
             ``function`` and the model has collectives, which have no functions.
+        ModelError: The model is invalid for ONNX Runtime.
         UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node.
     """
     providers = execution_providers(device)
@@ -113,6 +115,8 @@ def session(
             ) from error
         if (refusal := no_kernel(as_ir(model), error)) is not None:
             raise refusal from error
+        if isinstance(error, InvalidGraph):
+            raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
         raise
 
 
