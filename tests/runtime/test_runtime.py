@@ -153,13 +153,17 @@ def test_many_sessions_in_one_process(implementation, rng):
         np.testing.assert_array_equal(value, other)
 
 
-def test_a_model_that_onnxruntime_refuses():
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
-    g (float[2] x, int64[2] i) => (float[2] y) {
-        y = Add (x, i)
-    }""")
-    with pytest.raises(bngrad.ModelError, match="ONNX Runtime refuses the model: .* different types"):
-        bngrad.session(model)
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [("Foo (x)", "No Op registered for Foo"), ("Relu <foo = 1> (x)", "Unrecognized attribute: foo")],
+)
+def test_a_model_that_onnxruntime_refuses(node, reason):
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2] x) => (float[2] y) {{
+        y = {node}
+    }}""")
+    with pytest.raises(bngrad.ModelError, match=f"ONNX Runtime refuses the model: .*{reason}"):
+        session(model)
 
 
 @pytest.mark.parametrize("kind", ["path", "str", "proto", "ir"])
