@@ -3,7 +3,6 @@
 // Nothing; this says what an epilogue has.
 struct NoEpilogue {
   static constexpr bool kMaps = false;
-  static constexpr int kStrips = 1;  // of rows that are to be mapped one after the other
   struct Factors {};
   Factors OfChannel(int64_t) const { return {}; }
   template <class Count>
@@ -11,7 +10,7 @@ struct NoEpilogue {
     return {};
   }
   static void BlendIn(Factors&, const Factors&, FirstN) {}
-  template <int kRows, int kSideBySide, class Count>
+  template <int kRows, class Count>
   void MapRowsAt(int64_t, int64_t, const Factors&, Count) const {}
 };
 
@@ -20,14 +19,13 @@ template <class Map, class T>
 struct MapEpilogue : MapArrays<Map, T> {
   using Arrays = MapArrays<Map, T>;
   static constexpr bool kMaps = true;
-  static constexpr int kStrips = kStripsOfLine<T>;
   const StorePolicy policy;
 
   BNGRAD_INLINE MapEpilogue(const Arrays& arrays, StorePolicy the_policy)
       : Arrays(arrays), policy(the_policy) {}
-  template <int kRows, int kSideBySide, class Count>
+  template <int kRows, class Count>
   BNGRAD_INLINE void MapRowsAt(int64_t i, int64_t stride, const typename Arrays::Factors& factors,
                                Count count) const {
-    Arrays::template MapRowsAt<kRows, kSideBySide>(i, stride, factors, policy, count);
+    Arrays::template MapRowsAt<kRows, 1>(i, stride, factors, policy, count);
   }
 };

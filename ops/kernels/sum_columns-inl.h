@@ -47,7 +47,7 @@ BNGRAD_INLINE void SumStrips(const T* const* in, int64_t start, int64_t column, 
       for (int r = 0; r < some.kValue; ++r) {
         Sum::Add(terms[s].sums, in, i + s * kLanes + r * stride, c[s], count);
       }
-      epilogue.template MapRowsAt<some.kValue, 1>(i + s * kLanes, stride, factors[s], count);
+      epilogue.template MapRowsAt<some.kValue>(i + s * kLanes, stride, factors[s], count);
     }
   });
   BNGRAD_UNROLL
@@ -95,12 +95,10 @@ BNGRAD_INLINE void SumColumnsWith(const Block& block, const void* const* inputs,
   const int64_t rows = narrow || !Terms<Sum, T>::kDouble ? 2 * kGroupRows : kGroupRows;
   int64_t row = 0;
   // Memory is read faster in runs of several cache lines.
-  constexpr int kStrips = Epilogue::kMaps ? Epilogue::kStrips : kNarrowColumns / kLanes;
-  if constexpr (kStrips > 1 && Sum::kUnrolledRows > 1) {
-    if (narrow || Epilogue::kMaps) {
-      for (; row + rows <= block.rows; row += rows) {
-        SumRowsOfColumns<kStrips, Sum>(block, in, center, sums, row, rows, pattern, epilogue);
-      }
+  if constexpr (!Epilogue::kMaps && Sum::kUnrolledRows > 1) {
+    constexpr int kStrips = kNarrowColumns / kLanes;
+    for (; narrow && row + rows <= block.rows; row += rows) {
+      SumRowsOfColumns<kStrips, Sum>(block, in, center, sums, row, rows, pattern, epilogue);
     }
   }
   while (row < block.rows) {

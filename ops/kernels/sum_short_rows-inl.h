@@ -43,10 +43,9 @@ BNGRAD_INLINE void SumGroup(const Block& block, const T* const* inputs, const do
       }
     });
   };
-  const auto map = [&](auto side_by_side, int64_t at, const auto& of, auto count) BNGRAD_INLINE_LAMBDA {
+  const auto map = [&](int64_t at, const auto& of, auto count) BNGRAD_INLINE_LAMBDA {
     ForRows<Sum::kUnrolledRows>(rows, [&](int64_t row, auto some) BNGRAD_INLINE_LAMBDA {
-      epilogue.template MapRowsAt<some.kValue, side_by_side.kValue>(start + at + row * stride, stride, of,
-                                                                    count);
+      epilogue.template MapRowsAt<some.kValue>(start + at + row * stride, stride, of, count);
     });
   };
   const auto take_in_time = [&]() BNGRAD_INLINE_LAMBDA {
@@ -64,7 +63,7 @@ BNGRAD_INLINE void SumGroup(const Block& block, const T* const* inputs, const do
       Epilogue::BlendIn(factors, epilogue.OfChannel(next), FirstN{at - i});
     }
     add(i, c, count);
-    map(Constant<1>{}, i, factors, count);
+    map(i, factors, count);
     for (; end <= past && end <= run; ++channel, end += length) {
       const FirstN of_channel{end - i};
       const Term zero = Terms<Sum, T>().sums[0];
@@ -83,15 +82,7 @@ BNGRAD_INLINE void SumGroup(const Block& block, const T* const* inputs, const do
   for (; i + kLanes <= run; i += kLanes) {
     for (; i + kLanes < end; i += kLanes) {
       add(i, c, All{});
-      // A line that is written past the caches is written as a whole.
-      if (Epilogue::kStrips > 1 && i % (2 * kLanes) == 0 && i + 2 * kLanes < end) {
-        take_in_time();
-        i += kLanes;
-        add(i, c, All{});
-        map(Constant<Epilogue::kStrips>{}, i - kLanes, factors, All{});
-      } else {
-        map(Constant<1>{}, i, factors, All{});
-      }
+      map(i, factors, All{});
       take_in_time();
     }
     if (i + kLanes > run) break;

@@ -38,6 +38,8 @@ GRAD = of(
         "bool fuses_map() const override { return !training_; }",
         "bool fuses_map() const override { return true; }",
         "dX is computed before the sums that it needs",
+        (),
+        "the table has no kernel that sums and maps in training mode",
     ),
 )
 

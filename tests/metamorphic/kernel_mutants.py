@@ -298,18 +298,13 @@ SUMS = [
             "of groups of short rows only the last is summed",
         ),
         (
-            "map(Constant<Epilogue::kStrips>{}, i - kLanes, factors, All{});",
-            "map(Constant<1>{}, i - kLanes, factors, All{});",
-            "frozen, of the two strips of a line past the caches only the first is written",
-            kernel_tests("test_16_bits_past_the_caches"),
-        ),
-        (
-            "epilogue.template MapRowsAt<some.kValue,",
-            "epilogue.template MapRowsAt<1,",
+            "epilogue.template MapRowsAt<some.kValue>(start",
+            "epilogue.template MapRowsAt<1>(start",
             "frozen, of short rows side by side only the first is mapped",
+            kernel_tests("test_resnet_shapes"),
         ),
         (
-            "map(Constant<1>{}, i, factors, count);",
+            "map(i, factors, count);",
             "",
             "frozen, strips of short rows in which a channel ends are not mapped",
         ),
@@ -419,9 +414,9 @@ VERBS = (
             "a ReLU lets through where Z is 0, in double",
         ),
         (
-            "_mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 1))",
-            "_mm256_maskload_ps(AddressOf(p, 8), HalfMask(n, 0))",
-            "a tail's half",
+            "_mm_maskload_ps(AddressOf(p, 4 * k), QuarterMask(n, k))",
+            "_mm_maskload_ps(AddressOf(p, 4 * k), QuarterMask(n, 0))",
+            "a tail's quarter",
         ),
         (
             "_mm256_maskstore_pd(AddressOf(p, 4 * k), DoubleMask(n, k), a.v[k])",

@@ -262,6 +262,15 @@ def test_a_huge_mean_and_an_empty_rank(kernels):
     assert (mean, inv_std, count) == (1e200, 2.0, 2.0)
 
 
+def test_constant_channels_have_no_squares(kernels, rng):
+    """Also where the mean is not exact: what rounding left of it does not count."""
+    x = np.broadcast_to(rng.uniform(1, 1e6, 200), (7, 200))
+    count, mean, squares = Kernels(kernels).moments(np.ascontiguousarray(x), (0,))[0]
+    np.testing.assert_array_equal(count, 7)
+    np.testing.assert_allclose(mean, x[0], rtol=1e-15)
+    assert squares.max() <= 1e-15 * np.spacing(x[0]).max() ** 2
+
+
 @types
 @pytest.mark.parametrize(("shape", "axes"), [((0, 3), (0,)), ((2, 3, 0), (0, 2)), ((0, 3, 5), (0, 2))], ids=str)
 def test_an_empty_part(kernels, shape, axes, types):
