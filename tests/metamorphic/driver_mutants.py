@@ -148,7 +148,12 @@ SYNCHRONIZED = of(
 DRIVERS = (
     of(
         "ops/core/partition.cc",
-        ("return (a + b - 1) / b;", "return a / b;", "the last tiles and segments are left out"),
+        (
+            "return (a + b - 1) / b;",
+            "return a / b;",
+            "the last tiles and segments are left out",
+            kernel_tests("test_row_lengths"),
+        ),
     )
     + of(
         "ops/core/sweep.cc",
@@ -192,6 +197,7 @@ DRIVERS = (
             "((i + 1) * parts - 1) / count;",
             "i * parts / count;",
             "backward, uneven parts start in the previous one",
+            kernel_tests("test_resnet_shapes", "test_outputs_too_large_for_the_cache"),
         ),
     )
     + of(

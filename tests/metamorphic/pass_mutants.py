@@ -5,6 +5,7 @@ from __future__ import annotations
 from metamorphic.mutants import of
 
 _PASSES = "tests/passes"
+_GRADIENTS = "tests/autodiff/test_rules.py::test_gradients"
 _RECOGNIZE = f"{_PASSES}/decomposed/test_recognize.py"
 _CONV = (f"{_PASSES}/test_lower_convolution.py::test_every_form_is_the_gradient",)
 _POOL = (f"{_PASSES}/test_lower_pooling.py::test_average_pool",)
@@ -17,7 +18,12 @@ LOWER = (
             'return [site.op("Mul", y, site.cast(positive, dtype_of(y)))]',
             "a ReLU's gradient is its output",
         ),
-        ('like(site, site.attribute("alpha", 0.01), y)', "like(site, 0.01, y)", "alpha is ignored"),
+        (
+            'like(site, site.attribute("alpha", 0.01), y)',
+            "like(site, 0.01, y)",
+            "alpha is ignored",
+            (f"{_GRADIENTS}[activation: leaky-relu]",),
+        ),
         (
             'site.op("Sub", like(site, 1, y), y))]',
             'site.op("Sub", like(site, 2, y), y))]',
@@ -40,6 +46,7 @@ LOWER = (
             'dB = site.op("Neg", site.op("Mul", dA, site.op("Div", a, b)))',
             'dB = site.op("Mul", dA, site.op("Div", a, b))',
             "dB of a quotient is not negated",
+            (f"{_GRADIENTS}[elementwise: div-same]",),
         ),
     )
     + of(
