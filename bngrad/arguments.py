@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from bngrad.errors import InputError
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_CALLER_OF_A_PUBLIC_FUNCTION = 3
 
 
 def require_choice(argument: str, value: str | None, choices: Iterable[str]) -> None:
@@ -66,28 +64,22 @@ def require_no_mask(name: str, array: object) -> None:
         raise InputError(f"{name!r} is a masked array; expected an array without a mask, such as {name}.filled(0)")
 
 
-def rename_keyword(keywords: dict[str, Any], old: str, new: str) -> None:
-    """Moves the value of a keyword from its old name to its new one, with a warning for the caller's caller.
+def renamed_keyword(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Lets a function take a keyword by its old name, too, with a warning for the caller.
 
     Raises:
-        InputError: Both names are given.
+        InputError: In a call, both names are given.
     """
-    if old not in keywords:
-        return
-    if new in keywords:
-        raise InputError(f"{new} and {old}, its old name, are both given; expected {new}")
-    message = f"the keyword {old} is deprecated and will be removed in the next version; use {new}"
-    warnings.warn(message, DeprecationWarning, stacklevel=_CALLER_OF_A_PUBLIC_FUNCTION)
-    keywords[new] = keywords.pop(old)
-
-
-def renamed_keyword(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Lets a function take a keyword by its old name, too; see `rename_keyword`."""
 
     def accept_both(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def renamed(*arguments: P.args, **keywords: P.kwargs) -> R:
-            rename_keyword(keywords, old, new)
+            if old in keywords:
+                if new in keywords:
+                    raise InputError(f"{new} and {old}, its old name, are both given; expected {new}")
+                message = f"the keyword {old} is deprecated and will be removed in the next version; use {new}"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                keywords[new] = keywords.pop(old)
             return function(*arguments, **keywords)
 
         return renamed

@@ -70,7 +70,9 @@ def _has_type(kind: Any, choices: tuple[Any, ...], value: Any) -> bool:  # noqa:
 
 
 def _text(kind: Any) -> str:  # noqa: ANN401
-    names = {str: "a string", int: "an integer", float: "a number", bool: "true or false", list: "an array"}
-    if get_origin(kind) is Literal:
+    origin = get_origin(kind) or kind
+    if origin is Literal:
         return "one of " + ", ".join(get_args(kind))
-    return names.get(kind) or {tuple: "an array", list: "an array"}.get(get_origin(kind), "an object")
+    if origin in (list, tuple):
+        return "an array"
+    return {str: "a string", int: "an integer", float: "a number", bool: "true or false"}.get(origin, "an object")

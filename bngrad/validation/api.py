@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.arguments import rename_keyword
+from bngrad.arguments import renamed_keyword
 from bngrad.errors import warn
 from bngrad.option_fields import takes_keywords
 from bngrad.validation.options import ValidateOptions
 from bngrad.validation.validate import validate as report_of
 
 if TYPE_CHECKING:
-    from typing import Any, Unpack
+    from typing import Unpack
 
     from bngrad.io.files import AnyModel
     from bngrad.validation.checks import Progress
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bngrad.validation.report import Report
 
 
+@renamed_keyword("provider", "implementation")
 @takes_keywords(ValidateOptions)
 def validate(
     model: AnyModel,
@@ -72,8 +73,6 @@ def validate(
     Warns:
         BngradWarning: The model is probably not suitable for training; see `bngrad.differentiate`.
     """
-    keywords: dict[str, Any] = {**options}
-    rename_keyword(keywords, "provider", "implementation")
-    report = report_of(model, ValidateOptions(**keywords), progress)
+    report = report_of(model, ValidateOptions(**options), progress)
     warn(report.warnings)
     return report
