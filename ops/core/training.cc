@@ -61,15 +61,19 @@ void Training(const Layout& layout, const TrainingArguments& a, const KernelTabl
   SweepWith<TrainingProgram>(layout, table, operands, a, parallel);
 }
 
-void Statistics(const Layout& layout, const StatisticsArguments& a, const KernelTable& table,
-                Parallel& parallel) {
+TrainingArguments ToTraining(const StatisticsArguments& a) {
   TrainingArguments training = {};
   training.types = a.types;
   training.epsilon = a.epsilon;
   training.x = a.x;
   training.saved_mean = a.mean;
   training.saved_inv_std = a.inv_std;
-  Training(layout, training, table, parallel);
+  return training;
+}
+
+void Statistics(const Layout& layout, const StatisticsArguments& a, const KernelTable& table,
+                Parallel& parallel) {
+  Training(layout, ToTraining(a), table, parallel);
 }
 
 }  // namespace bngrad

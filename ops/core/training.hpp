@@ -35,6 +35,9 @@ struct StatisticsArguments {
   void *mean, *inv_std;  // null: not computed
 };
 
+// The arguments of Training that compute only these.
+TrainingArguments ToTraining(const StatisticsArguments& arguments);
+
 void Statistics(const Layout& layout, const StatisticsArguments& arguments, const KernelTable& table,
                 Parallel& parallel);
 

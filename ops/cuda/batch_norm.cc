@@ -110,13 +110,7 @@ void Training(const Layout& layout, const TrainingArguments& a, Device& device) 
 }
 
 void Statistics(const Layout& layout, const StatisticsArguments& a, Device& device) {
-  TrainingArguments training = {};
-  training.types = a.types;
-  training.epsilon = a.epsilon;
-  training.x = a.x;
-  training.saved_mean = a.mean;
-  training.saved_inv_std = a.inv_std;
-  Training(layout, training, device);
+  Training(layout, ToTraining(a), device);
 }
 
 void Grad(const Layout& layout, const GradArguments& a, Device& device) {
