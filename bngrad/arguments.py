@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from numbers import Real
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from bngrad.errors import InputError
+from bngrad.errors import InputError, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -78,7 +77,7 @@ def renamed_keyword(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P
                 if new in keywords:
                     raise InputError(f"{new} and {old}, its old name, are both given; expected {new}")
                 message = f"the keyword {old} is deprecated and will be removed in the next version; use {new}"
-                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                warn([message], DeprecationWarning)
                 keywords[new] = keywords.pop(old)
             return function(*arguments, **keywords)
 

@@ -6,13 +6,12 @@ exits with code 2 without writing any output. A warning is also one line; it doe
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-_CALLER_OF_A_PUBLIC_FUNCTION = 3
 
 
 class BngradError(Exception):
@@ -61,7 +60,10 @@ class BngradWarning(UserWarning):
     """The model is probably not suitable for training; the message names the likely cause and the remedy."""
 
 
-def warn(messages: Iterable[str]) -> None:
-    """Issues each message as a warning, attributed to the caller of the public function."""
+def warn(messages: Iterable[str], category: type[Warning] = BngradWarning) -> None:
+    """Issues each message as a warning, attributed to the line outside of the package that called it."""
+    frame, level = inspect.currentframe(), 1
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] == "bngrad":
+        frame, level = frame.f_back, level + 1
     for message in messages:
-        warnings.warn(message, BngradWarning, stacklevel=_CALLER_OF_A_PUBLIC_FUNCTION)
+        warnings.warn(message, category, stacklevel=level)

@@ -29,6 +29,7 @@ CALLS = {
     "differentiate": (bngrad.differentiate, {}),
     "inspect": (bngrad.inspect, {}),
     "validate": (bngrad.validate, {"against": "numeric", "implementation": "function"}),
+    "training_step": (bngrad.training_step, {"optimizer": "sgd"}),
 }
 
 
