@@ -188,6 +188,16 @@ def test_the_form_that_is_taken(x, w, attributes, data, weights):
     assert taken == [weights, data]
 
 
+@pytest.mark.parametrize(("x", "w", "attributes"), [pytest.param(*case, id=name) for name, *case in ANY])
+def test_padding_of_conv_transpose_is_even(x, w, attributes):
+    """ONNX Runtime's CUDA provider leaves nodes with uneven pads to the CPU."""
+    nodes = lowered(model_of(x, w, attributes, ["dX", ""]), by_form(data_gradient.conv_transpose)).graph
+    (node,) = (node for node in nodes if node.op_type == "ConvTranspose")
+    pads = node.attributes["pads"].as_ints()
+    assert pads[: len(pads) // 2] == pads[len(pads) // 2 :]
+    assert "output_padding" not in node.attributes
+
+
 @pytest.mark.parametrize("outputs", [("dX", "dW"), ("dX", "dW", "dB"), ("dX", "", "dB")], ids="-".join)
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),

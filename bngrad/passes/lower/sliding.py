@@ -34,11 +34,16 @@ def spread(
         kernel: A tensor with the spatial shape of the kernel, if that is known only at run time.
     """
     attributes = {"strides": windows.stride, "dilations": windows.dilation, "group": group}
-    if windows.fixed:
-        return site.op("ConvTranspose", y, w, pads=windows.pads, output_padding=windows.unread, **attributes)
-    begin, end = windows.at_run_time(site, x, y, kernel)
-    whole = site.op("ConvTranspose", y, w, **attributes)
-    return _pad(site, whole, site.op("Neg", begin), site.op("Neg", end))
+    if not windows.fixed:
+        begin, end = windows.at_run_time(site, x, y, kernel)
+        whole = site.op("ConvTranspose", y, w, **attributes)
+        return _pad(site, whole, site.op("Neg", begin), site.op("Neg", end))
+    # With uneven pads ONNX Runtime's CUDA provider leaves the node to the CPU.
+    pads = [(axis.begin or 0, axis.end or 0) for axis in windows.axes]
+    even = [max(min(pair), 0) for pair in pads]
+    result = site.op("ConvTranspose", y, w, pads=[*even, *even], **attributes)
+    ends = [[pad - pair[i] for pad, pair in zip(even, pads, strict=True)] for i in range(2)]
+    return _pad(site, result, *map(site.int64, ends)) if any(map(any, ends)) else result
 
 
 def fit(
