@@ -60,7 +60,7 @@ def steps(folder, number, stride, arguments):
 
 
 OLD, NEW = ["old", 2.0], ["new", 3.0]
-STRIDES = [23, pytest.param(1, marks=pytest.mark.long)]
+STRIDES = [47, pytest.param(1, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("stride", STRIDES, ids=["some-lines", "every-line"])
