@@ -20,9 +20,9 @@ void Append(ViewDims* dims, const Dim& dim) {
 
 // One at least, so that an index always has an offset.
 ViewDims MakeDims(const Dims& outer, const Dim& innermost) {
-  ViewDims dims = {};
-  for (const Dim& dim : outer) Append(&dims, dim);
-  if (innermost.size != 1 || dims.count == 0) Append(&dims, innermost);
+  ViewDims dims = {0, {1, 1, 1, 1}, {}};
+  if (innermost.size != 1 || outer.empty()) Append(&dims, innermost);
+  for (size_t i = outer.size(); i-- > 0;) Append(&dims, outer[i]);
   return dims;
 }
 

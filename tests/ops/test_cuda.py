@@ -119,8 +119,10 @@ def test_ptx(compiler, tmp_path):
     assert [module.stem for module in modules] == ["bfloat16", "float16", "float32", "float64"]
     (ptxas,) = Path(compiler).parents[1].glob("lib/python3*/site-packages/nvidia/*/bin/ptxas")
     for module in modules:
-        kernels = re.findall(r"\.visible \.entry (\w+)\(", module.read_text())
+        text = module.read_text()
+        kernels = re.findall(r"\.visible \.entry (\w+)\(", text)
         assert len(kernels) == len(set(kernels)) == 4 * (4 + 7) + 5
+        assert ".local" not in text  # every thread would copy its arguments, or keep sums in memory
         for card in CARDS:
             run_program(ptxas, f"-arch={card}", module, "-o", tmp_path / "out")
 

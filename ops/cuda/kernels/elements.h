@@ -78,33 +78,39 @@ struct Values {
   int32_t type;
 };
 
-BNGRAD_DEVICE double Get(const Values& array, int64_t i) {
-  switch (array.type) {
+// Values of channels are few: calls keep the text of the kernels short.
+BNGRAD_DEVICE_CALL double GetValue(const void* data, int32_t type, int64_t i) {
+  switch (type) {
     case kValueFloat:
-      return static_cast<const float*>(array.data)[i];
+      return static_cast<const float*>(data)[i];
     case kValueDouble:
-      return static_cast<const double*>(array.data)[i];
+      return static_cast<const double*>(data)[i];
     case kValueFloat16:
-      return Widened(static_cast<const Float16*>(array.data)[i]);
+      return Widened(static_cast<const Float16*>(data)[i]);
     default:
-      return Widened(static_cast<const BFloat16*>(array.data)[i]);
+      return Widened(static_cast<const BFloat16*>(data)[i]);
   }
 }
 
-BNGRAD_DEVICE void Set(const Values& array, int64_t i, double value) {
-  if (array.data == nullptr) return;
-  switch (array.type) {
+BNGRAD_DEVICE_CALL void SetValue(void* data, int32_t type, int64_t i, double value) {
+  switch (type) {
     case kValueFloat:
-      static_cast<float*>(array.data)[i] = static_cast<float>(value);
+      static_cast<float*>(data)[i] = static_cast<float>(value);
       return;
     case kValueDouble:
-      static_cast<double*>(array.data)[i] = value;
+      static_cast<double*>(data)[i] = value;
       return;
     case kValueFloat16:
-      return Narrow(RoundToOdd(value), static_cast<Float16*>(array.data) + i);
+      return Narrow(RoundToOdd(value), static_cast<Float16*>(data) + i);
     default:
-      return Narrow(RoundToOdd(value), static_cast<BFloat16*>(array.data) + i);
+      return Narrow(RoundToOdd(value), static_cast<BFloat16*>(data) + i);
   }
+}
+
+BNGRAD_DEVICE double Get(const Values& array, int64_t i) { return GetValue(array.data, array.type, i); }
+
+BNGRAD_DEVICE void Set(const Values& array, int64_t i, double value) {
+  if (array.data != nullptr) SetValue(array.data, array.type, i, value);
 }
 
 }  // namespace bngrad::cuda

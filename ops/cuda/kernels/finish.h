@@ -128,7 +128,8 @@ BNGRAD_DEVICE void Finish(const FinishArguments& a) {
   const int thread = static_cast<int>(ThreadIndex()), row = thread / kFinishChannels;
   const int64_t c = static_cast<int64_t>(BlockIndexX()) * kFinishChannels + thread % kFinishChannels;
   double totals[Formula::kSums] = {};
-  for (int k = 0; a.splits > 0 && k < Formula::kSums; ++k) {
+  BNGRAD_UNROLL for (int k = 0; k < Formula::kSums; ++k) {
+    if (a.splits == 0) break;
     double sum = 0;
     for (int split = row; c < a.channels && split < a.splits; split += kRows) {
       sum += a.partial[(k * static_cast<int64_t>(a.splits) + split) * a.channels + c];

@@ -76,13 +76,12 @@ BNGRAD_DEVICE void Map(const MapArguments& a) {
   const auto apply = [&](auto batch) {
     constexpr int kCount = decltype(batch)::kCount;
     int64_t offsets[kCount];
+    cursor.Next<V, kCount>(a.view, part.base, offsets);
     Vector<T, V> in[Kind::kInputs][kCount];
     BNGRAD_UNROLL for (int u = 0; u < kCount; ++u) {
-      offsets[u] = part.base + cursor.offset<V>(a.view);
       BNGRAD_UNROLL for (int k = Kind::kFirst; k < Kind::kInputs; ++k) {
         in[k][u] = *reinterpret_cast<const Vector<T, V>*>(static_cast<const T*>(a.inputs[k]) + offsets[u]);
       }
-      cursor.Advance(a.view);
     }
     BNGRAD_UNROLL for (int u = 0; u < kCount; ++u) {
       Vector<T, V> out[Kind::kOutputs];

@@ -9,14 +9,15 @@ namespace bngrad::cuda {
 struct SumArguments {
   View view;
   const void* inputs[kMaxInputs];  // in the order of SumKind
-  Values center;                   // null: that of `pivot`
-  double* pivot;                   // [channels], written if there is no center
+  Values center;                   // not read if Kind has a pivot
+  double* pivot;                   // [channels], written if Kind has one
   double* partial;                 // [sums, splits, channels]
 };
 
-// X and its square, less the pivot.
+// X and its square, less a pivot of the kernel's own.
 struct SumMoments {
   static constexpr int kInputs = 1, kSums = 2;
+  static constexpr bool kPivot = true;
   template <class Term>
   BNGRAD_DEVICE_STATIC void Add(const Term* in, Term center, Term* sums) {
     const Term d = in[0] - center;
@@ -28,6 +29,7 @@ struct SumMoments {
 template <bool kRelu>
 struct SumGrad {
   static constexpr int kInputs = kRelu ? 3 : 2, kSums = 2;
+  static constexpr bool kPivot = false;
   template <class Term>
   BNGRAD_DEVICE_STATIC void Add(const Term* in, Term center, Term* sums) {
     const Term dy = !kRelu || in[kInputs - 1] > 0 ? in[1] : 0;
@@ -38,6 +40,7 @@ struct SumGrad {
 
 struct SumGradGrad {
   static constexpr int kInputs = 3, kSums = 5;
+  static constexpr bool kPivot = false;
   template <class Term>
   BNGRAD_DEVICE_STATIC void Add(const Term* in, Term center, Term* sums) {
     const Term d = in[0] - center, dy = in[1], ddx = in[2];
@@ -109,25 +112,25 @@ BNGRAD_DEVICE void Sum(const SumArguments& a) {
   if (part.active) {
     Term center[kWidth];
     BNGRAD_UNROLL for (int w = 0; w < kWidth; ++w) {
-      if (a.center.data != nullptr) {
+      if constexpr (Kind::kPivot) {
+        const double pivot = Pivot(a.view, static_cast<const T*>(a.inputs[0]), part.base, w);
+        center[w] = static_cast<Term>(pivot);
+        if (part.first == 0) a.pivot[part.channel + w] = pivot;
+      } else {
         center[w] = static_cast<Term>(Get(a.center, part.channel + w));
-        continue;
       }
-      const double pivot = Pivot(a.view, static_cast<const T*>(a.inputs[0]), part.base, w);
-      center[w] = static_cast<Term>(pivot);
-      if (part.first == 0) a.pivot[part.channel + w] = pivot;
     }
     Cursor cursor(a.view, part.first);
     const int64_t step = a.view.step_outer * a.view.plane + a.view.step_inner;
     const auto add = [&](auto batch) {
       constexpr int kCount = decltype(batch)::kCount;
+      int64_t offsets[kCount];
+      cursor.Next<V, kCount>(a.view, part.base, offsets);
       Vector<T, V> in[Kind::kInputs][kCount];
       BNGRAD_UNROLL for (int u = 0; u < kCount; ++u) {
-        const int64_t offset = part.base + cursor.offset<V>(a.view);
         BNGRAD_UNROLL for (int k = 0; k < Kind::kInputs; ++k) {
-          in[k][u] = *reinterpret_cast<const Vector<T, V>*>(static_cast<const T*>(a.inputs[k]) + offset);
+          in[k][u] = *reinterpret_cast<const Vector<T, V>*>(static_cast<const T*>(a.inputs[k]) + offsets[u]);
         }
-        cursor.Advance(a.view);
       }
       Term terms[Kind::kSums][kWidth] = {};
       BNGRAD_UNROLL for (int u = 0; u < kCount; ++u) {

@@ -12,7 +12,7 @@ constexpr int kMaxViewDims = 4;  // dimensions of X alternate between kept and r
 
 struct ViewDims {
   int32_t count;
-  int64_t size[kMaxViewDims], stride[kMaxViewDims];  // the innermost one last
+  int64_t size[kMaxViewDims], stride[kMaxViewDims];  // the innermost first; 1 and 0 after `count`
 };
 
 struct View {
@@ -31,18 +31,32 @@ struct View {
   int32_t splits;
 };
 
-// Not inlined: rare, and 64-bit divisions are long.
-BNGRAD_DEVICE_CALL int64_t OffsetInDims(const ViewDims& dims, int64_t index) {
-  int64_t offset = 0;
-  for (int i = dims.count - 1; i >= 0; --i) {
-    offset += index % dims.size[i] * dims.stride[i];
-    index /= dims.size[i];
+// Not inlined: rare, and 64-bit divisions are long. Numbers, not ViewDims: of a kernel's argument whose
+// address is taken, every thread makes a copy in local memory.
+BNGRAD_DEVICE_CALL int64_t OffsetOf(int64_t index, int64_t size0, int64_t size1, int64_t size2,
+                                    int64_t stride0, int64_t stride1, int64_t stride2, int64_t stride3) {
+  const int64_t index1 = index / size0, index2 = index1 / size1, index3 = index2 / size2;
+  return (index - index1 * size0) * stride0 + (index1 - index2 * size1) * stride1 +
+         (index2 - index3 * size2) * stride2 + index3 * stride3;
+}
+
+// The offsets of several indices, with one branch for all.
+template <int kCount>
+BNGRAD_DEVICE void Offsets(const ViewDims& dims, const int64_t* indices, int64_t* offsets) {
+  if (dims.count == 1) {
+    BNGRAD_UNROLL for (int i = 0; i < kCount; ++i) offsets[i] = indices[i] * dims.stride[0];
+    return;
   }
-  return offset;
+  BNGRAD_UNROLL for (int i = 0; i < kCount; ++i) {
+    offsets[i] = OffsetOf(indices[i], dims.size[0], dims.size[1], dims.size[2], dims.stride[0],
+                          dims.stride[1], dims.stride[2], dims.stride[3]);
+  }
 }
 
 BNGRAD_DEVICE int64_t Offset(const ViewDims& dims, int64_t index) {
-  return dims.count == 1 ? index * dims.stride[0] : OffsetInDims(dims, index);
+  int64_t offset;
+  Offsets<1>(dims, &index, &offset);
+  return offset;
 }
 
 // The part of X that a thread has.
@@ -78,26 +92,37 @@ struct Part {
   }
 };
 
-// Positions that a thread visits, as offsets from its base.
-struct Cursor {
-  int64_t outer, inner;
-
+// Positions that a thread visits.
+class Cursor {
+ public:
   BNGRAD_DEVICE_MEMBER Cursor(const View& view, int64_t position)
-      : outer(position / view.plane), inner(position - position / view.plane * view.plane) {}
+      : outer_(position / view.plane), inner_(position - position / view.plane * view.plane) {}
 
-  template <int V>
-  BNGRAD_DEVICE_MEMBER int64_t offset(const View& view) const {
-    return Offset(view.outer, outer) + inner * V;
+  // The offsets of the next positions from `base`: all before the first load, so that loads do not wait for
+  // branches.
+  template <int V, int kCount>
+  BNGRAD_DEVICE_MEMBER void Next(const View& view, int64_t base, int64_t* offsets) {
+    int64_t outer[kCount], inner[kCount];
+    BNGRAD_UNROLL for (int i = 0; i < kCount; ++i) {
+      outer[i] = outer_;
+      inner[i] = inner_;
+      Advance(view);
+    }
+    Offsets<kCount>(view.outer, outer, offsets);
+    BNGRAD_UNROLL for (int i = 0; i < kCount; ++i) offsets[i] += base + inner[i] * V;
   }
 
+ private:
   BNGRAD_DEVICE_MEMBER void Advance(const View& view) {
-    outer += view.step_outer;
-    inner += view.step_inner;
-    if (inner >= view.plane) {
-      inner -= view.plane;
-      ++outer;
+    outer_ += view.step_outer;
+    inner_ += view.step_inner;
+    if (inner_ >= view.plane) {
+      inner_ -= view.plane;
+      ++outer_;
     }
   }
+
+  int64_t outer_, inner_;
 };
 
 }  // namespace bngrad::cuda
