@@ -73,6 +73,8 @@ MODELS = {
         r = Constant <value_float = 0.5> () on = Constant <value = bool {1}> ()
         [n] s = Neg (x) [d] y = Dropout (s, r, on) }""",
     "BernoulliPass": """g (float[3] p) => (float[3] y) { [b] y = Bernoulli (p) }""",
+    "MixedPrecisionPass": """g (float[N,3] x, float[3,4] w) => (float[N,4] z)
+        { [p] y = MatMul (x, w) [r] z = Relu (y) }""",
     "MatrixVectorPass": """g (float[3,4] a, float[3] b) => (float[4] y)
         { [t] c = Transpose <perm = [1, 0]> (a) [m] y = MatMul (c, b) }""",
     "OrderByDepthPass": """g (float[N] x) => (float[N] y)
@@ -97,6 +99,7 @@ NOTHING_TO_DO = f"""g ({X} x, {C} s, {C} b, {C} m, {C} v) => ({X} y) {{
     [r] y = Relu (u) }}"""
 
 ARGUMENTS = {
+    "MixedPrecisionPass": (ir.DataType.FLOAT16,),
     "ResolveAttributesPass": (reads_attribute,),
     "ReduceGradientsPass": (("x_grad", "z_grad"), "loss"),
 }
