@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -65,9 +66,11 @@ def _plain(loaded: Any) -> Array:  # noqa: ANN401 - whatever NumPy finds in a fi
 
 @contextlib.contextmanager
 def _refusing(path: str | os.PathLike[str], what: str, maker: str) -> Iterator[None]:
-    """Turns what NumPy raises into errors of one line."""
+    """Turns what NumPy raises into errors of one line; its warnings, of headers that Python 2 wrote, say nothing."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
     except (InputError, MemoryError):
         raise
     except OSError as error:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from itertools import chain
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -213,6 +215,18 @@ def test_files(case):
 @pytest.mark.usefixtures("files")
 def test_a_single_array_stays_on_disk():
     assert isinstance(load_data(["folder"], INPUTS)["x"], np.memmap)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+@pytest.mark.usefixtures("files")
+def test_a_header_of_python_2(suffix):
+    """NumPy warns of it; a command prints its own lines alone."""
+    content = Path("x.npy").read_bytes().replace(b"(7, 2)", b"(7L,2)")
+    Path("x.npy").write_bytes(content)
+    with zipfile.ZipFile("x.npz", "w") as archive:
+        archive.writestr("x.npy", content)
+    sources = ["x=x.npy" if suffix == "npy" else "x.npz", "y=y.npy"]
+    np.testing.assert_array_equal(load_data(sources, INPUTS)["x"], arrays()["x"])
 
 
 REFUSED_SOURCES = {
