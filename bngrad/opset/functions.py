@@ -16,6 +16,8 @@ Rules for a function body:
   as the weights of 1x1 convolutions. AdamUpdate reshapes them to vectors, which copies nothing.
 * Take the reduction axes from the input, never from ``Size(Shape(X))``: ORT's shape inference would evaluate that
   to a constant with as many elements, and hang.
+* No Size, and no number of data from a Shape: on a GPU they are copied to the CPU and back. `ReducedCount` is the
+  number of elements of a reduction.
 * Subtract means before multiplying: sum(dY * X) - mean * sum(dY) loses as many digits as |mean| / std has.
 * A mean is a sum of differences: of X from the first element of its channel, which is exact for a channel that is
   constant, and then from the mean of these. What rounding leaves of their sum is a ``residual``. Its square is no
@@ -33,6 +35,7 @@ from onnxscript import script
 from onnxscript.values import OnnxFunction, Opset
 
 from bngrad.opset import domain, synchronized
+from bngrad.opset.reduced_count import ReducedCount, inline_reduced_counts
 
 DOMAIN = domain.DOMAIN
 VERSION = domain.VERSION
@@ -64,7 +67,7 @@ def BatchNormalizationGrad(dY, X, scale, mean, inv_std, axes, training_mode: int
     dy = op.Cast(dY, to=COMPUTE)
     inv_std_c = op.Cast(inv_std, to=COMPUTE)
     unit = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
-    count = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE)
+    count = ReducedCount(dy, axes)
     M = op.Max(count, unit)
     centered_x = op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)
     sum_dy = op.ReduceSum(dy, axes, keepdims=0, noop_with_empty_axes=1)
@@ -133,7 +136,7 @@ def BatchNormalizationGradGrad(
     ddbias_x = op.Unsqueeze(op.Cast(ddbias, to=COMPUTE), axes)
     xhat = (op.Cast(X, to=COMPUTE) - op.Unsqueeze(op.Cast(mean, to=COMPUTE), axes)) * inv_std_x
     unit = op.Cast(op.Constant(value_float=1.0), to=COMPUTE)
-    count = op.Cast(op.Size(dy), to=COMPUTE) / op.Cast(op.Size(inv_std_c), to=COMPUTE)
+    count = ReducedCount(dy, axes)
     M = op.Max(count, unit)
     training = op.Cast(op.Constant(value_int=training_mode), to=onnx.TensorProto.BOOL)
 
@@ -190,7 +193,7 @@ def BatchNormalizationTraining(
     first = op.Slice(x, start, start + op.Constant(value_ints=[1]), axes)
     shift = op.ReduceSum(first, axes, keepdims=0, noop_with_empty_axes=1)
     shifted = x - op.Unsqueeze(shift, axes)
-    M = op.Cast(op.Size(x), to=COMPUTE) / op.Cast(op.Size(shift), to=COMPUTE)
+    M = ReducedCount(x, axes)
     offset = op.ReduceSum(shifted, axes, keepdims=0, noop_with_empty_axes=1) / M
     centered = shifted - op.Unsqueeze(offset, axes)
     residual = op.ReduceSum(centered, axes, keepdims=0, noop_with_empty_axes=1) / M
@@ -226,7 +229,7 @@ def BatchNormalizationStatistics(X, axes, epsilon: float):
     first = op.Slice(x, start, start + op.Constant(value_ints=[1]), axes)
     shift = op.ReduceSum(first, axes, keepdims=0, noop_with_empty_axes=1)
     shifted = x - op.Unsqueeze(shift, axes)
-    M = op.Cast(op.Size(x), to=COMPUTE) / op.Cast(op.Size(shift), to=COMPUTE)
+    M = ReducedCount(x, axes)
     offset = op.ReduceSum(shifted, axes, keepdims=0, noop_with_empty_axes=1) / M
     centered = shifted - op.Unsqueeze(offset, axes)
     residual = op.ReduceSum(centered, axes, keepdims=0, noop_with_empty_axes=1) / M
@@ -302,7 +305,7 @@ def function_proto(name: str, opset_version: int, *, double: bool = False) -> on
         opset_version: The ai.onnx opset of the model that it will be embedded in, `MIN_OPSET` or newer.
         double: Whether to compute in double; required for data in double.
     """
-    proto = FUNCTIONS[name].to_function_proto()
+    proto = inline_reduced_counts(FUNCTIONS[name].to_function_proto())
     for opset_import in proto.opset_import:
         if opset_import.domain == "":
             opset_import.version = opset_version

@@ -18,6 +18,7 @@ from onnxscript import script
 from onnxscript.values import Opset
 
 from bngrad.opset.domain import DOMAIN, VERSION
+from bngrad.opset.reduced_count import ReducedCount
 
 DOUBLE = onnx.TensorProto.DOUBLE
 
@@ -36,8 +37,7 @@ def BatchNormalizationMoments(X, axes):
     first = op.Slice(x, start, start + op.Constant(value_ints=[1]), axes)
     shift = op.ReduceSum(first, axes, keepdims=0, noop_with_empty_axes=1)
     unit = op.Cast(op.Constant(value_float=1.0), to=DOUBLE)
-    size = op.Cast(op.Size(x), to=DOUBLE)
-    count = size / op.Max(op.Cast(op.Size(shift), to=DOUBLE), unit)
+    count = ReducedCount(x, axes)
     M = op.Max(count, unit)
     shifted = x - op.Unsqueeze(shift, axes)
     offset = op.ReduceSum(shifted, axes, keepdims=0, noop_with_empty_axes=1) / M
@@ -84,7 +84,7 @@ def BatchNormalizationMergeMoments(
     nothing = op.Cast(op.Constant(value_float=0.0), to=DOUBLE)
     centered = op.Where(counts > nothing, means - mean, nothing)
     var = op.ReduceSum(squares + counts * (centered * centered), ranks, keepdims=0) / total
-    batch_count = op.ReduceSum(total, keepdims=0) / op.Cast(op.Size(total), to=DOUBLE)
+    batch_count = op.ReduceSum(total, keepdims=0) / ReducedCount(total, ranks)
 
     shape = op.Shape(running_mean)
     batch_mean = op.Reshape(mean, shape, allowzero=1)
@@ -124,9 +124,9 @@ def BatchNormalizationGradSums(dY, X, scale, batch_mean, batch_inv_std, axes):
     row = op.Constant(value_ints=[1, -1])
     sums = op.Concat(op.Reshape(sum_dy, row), op.Reshape(sum_dy_centered, row), axis=0)
     # A sum over nothing is 0, also with the statistics of an empty batch, which are NaN.
-    is_empty = op.Equal(op.Size(dy), op.Constant(value_int=0))
     zero = op.Cast(op.Constant(value_float=0.0), to=DOUBLE)
-    dscale = op.CastLike(op.Where(is_empty, zero, sum_dy_centered * batch_inv_std), scale)
+    sum_dy_xhat = op.Where(ReducedCount(dy, axes) > zero, sum_dy_centered * batch_inv_std, zero)
+    dscale = op.CastLike(sum_dy_xhat, scale)
     dbias = op.CastLike(sum_dy, scale)
     return sums, dscale, dbias
 

@@ -193,7 +193,7 @@ def test_a_body_has_no_op_newer_than_the_oldest_opset(name):
         schema = onnx.defs.get_schema(node.op_type, MIN_OPSET, node.domain)
         assert schema.since_version <= MIN_OPSET
         assert {a.name for a in node.attribute} <= set(schema.attributes), node.op_type
-        assert len(node.input) <= len(schema.inputs) or node.op_type in ("Concat", "Max")
+        assert len(node.input) <= len(schema.inputs) or node.op_type in ("Concat", "Max", "Min")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -203,7 +203,13 @@ def test_a_body_holds_none_of_the_traps(name):
     assert not {node.op_type for node in nodes} & {"Range", "BatchNormalization", "NonZero"}
     shapes = {node.output[0] for node in nodes if node.op_type == "Shape"}
     readers = {(node.op_type, list(node.input).index(s)) for node in nodes for s in shapes & set(node.input)}
-    assert readers <= {("Expand", 1), ("Reshape", 1)}
+    assert readers <= {("Expand", 1), ("Min", 0), ("Reshape", 1), ("Shape", 0)}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_body_has_no_size_of_data(name):
+    """A GPU provider without a Size copies the data to the CPU for it."""
+    assert "Size" not in {node.op_type for node in function_proto(name, 17).node}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
