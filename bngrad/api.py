@@ -175,6 +175,11 @@ def training_step(
             `torch.nn.utils.clip_grad_norm_` does; the step then has the output ``gradient_norm``. None for none.
         accumulate: The number of calls that make one update of the weights, with the mean of their gradients.
             Running statistics are updated by each call.
+        precision: ``mixed`` computes in float16 where that is safe, with a scale of the loss that follows the
+            gradients; ``mixed-bfloat16`` in bfloat16. The state, the evaluation graph and the inference model have
+            the types of the model. ``model`` computes in them, too.
+        init_scale: The first scale of the loss for ``mixed``; None for 65536.
+        growth_interval: The number of calls with finite gradients after which it doubles; None for 2000.
         outputs: Further outputs: names of outputs of the forward model, and gradients, ``<weight>_grad``.
         values: Initial values by the names of weights and running statistics; by default those of the model.
         defaults: Whether the inputs of the state have the initial state as defaults.

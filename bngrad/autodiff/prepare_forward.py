@@ -65,13 +65,14 @@ OPSET = 18
 """The opset of a prepared model: from 18 on, every reduction takes its axes as an input."""
 
 
-def prepare(model: ir.Model, options: ForwardOptions) -> ir.Model:
+def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.Model:
     """Returns a copy of a forward model that `add_gradients` can differentiate.
 
     Args:
         model: The forward model.
         options: The modes of the batch norms, see `set_modes`, and the weights. Values that are not weights may be
             constants of a batch norm in primitives.
+        opset: The opset of the copy, if that of the model is older.
 
     Raises:
         ModelError: The model is a training graph, its opset cannot be raised, its modes cannot be set, or its
@@ -80,7 +81,7 @@ def prepare(model: ir.Model, options: ForwardOptions) -> ir.Model:
     wrt = options.wrt or None
     if wrt is None:
         refuse_fake_quantization(model)
-    model, names = with_modes(model, OPSET, options)
+    model, names = with_modes(model, opset, options)
     _import_tensorflow(model)
     InferTypesPass()(model)
     require_possible(model)

@@ -5,24 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.new_statistics import new_statistics, running_statistics
-from bngrad.autodiff.prepare_forward import make_inputs, prepare
+from bngrad.autodiff.prepare_forward import OPSET, make_inputs, prepare
 from bngrad.autodiff.rules.normalization import UNBIASED
 from bngrad.autodiff.share_loss import share_loss
 from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.autodiff.walk import add_gradients
+from bngrad.graph.fresh_names import Names
 from bngrad.graph.gc_pause import without_collections
+from bngrad.graph.node_makers import NodesAtEnd
+from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.options import ForwardOptions
+from bngrad.passes.precision.mixed_precision import MINIMUM_OPSET, MixedPrecisionPass
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    import onnx_ir as ir
 
     from bngrad.options import ForwardKeywords
 
@@ -36,6 +39,8 @@ class Training(NamedTuple):
     """The output that holds the gradient with respect to an input, by the name of the input."""
     running_statistics: dict[str, str]
     """The output that holds a new running statistic, by the name of the input that takes it in the next step."""
+    loss_scale: str | None = None
+    """The input that takes the factor of all gradients, a float scalar; None if they have none."""
 
 
 @without_collections()
@@ -45,6 +50,7 @@ def training_graph(
     *,
     unbiased_running_var: bool = False,
     share: bool = False,
+    mixed: ir.DataType | None = None,
     **changes: Unpack[ForwardKeywords],
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
@@ -58,6 +64,7 @@ def training_graph(
         unbiased_running_var: Whether the running variances become unbiased later, which changes the gradient of a
             loss that reads them.
         share: Whether to replace the loss by this rank's share of the loss of the whole batch; see `share_loss`.
+        mixed: The type of 16 bits of mixed precision; with float16 the gradients are multiplied by ``loss_scale``.
         changes: Options that replace those in ``options``.
 
     Raises:
@@ -65,7 +72,7 @@ def training_graph(
         UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient.
     """
     options = replace(options, **changes)
-    result = prepare(model, options)
+    result = prepare(model, options, OPSET if mixed is None else max(OPSET, MINIMUM_OPSET[mixed]))
     for node in result.graph:
         if unbiased_running_var and (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
             node.meta[UNBIASED] = True
@@ -73,13 +80,33 @@ def training_graph(
     if not target.is_graph_output():
         result.graph.outputs.append(target)
     names = [str(value.name) for value in find_wrt(result, options.wrt, target)]
+    if mixed is not None:
+        MixedPrecisionPass(mixed)(result)
+        target = find_loss(result, str(target.name))
     if share:
         target = share_loss(result, target, names)
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
-    gradients = add_gradients(result, target, find_wrt(result, names, target))
+    scale = _add_loss_scale(result) if mixed == ir.DataType.FLOAT16 else None
+    seed = None if scale is None else _seed(result, scale, target)
+    gradients = add_gradients(result, target, find_wrt(result, names, target), seed)
     stops_to_identity(result)
     RemoveUnusedNodesPass()(result)
     for domain in sorted({node.domain for node in result.graph} & {MICROSOFT, DOMAIN}):
         result.opset_imports.setdefault(domain, 1)
     running = {str(old.name): str(new.name) for old, new in new_statistics(result).items()}
-    return Training(result, str(target.name), gradients, running)
+    return Training(
+        result, str(target.name), gradients, running, loss_scale=None if scale is None else str(scale.name)
+    )
+
+
+def _add_loss_scale(model: ir.Model) -> ir.Value:
+    """Adds an input for the factor of the gradients."""
+    scale = ir.val(Names(model).fresh("scaler/scale"), ir.DataType.FLOAT, [])
+    model.graph.inputs.append(scale)
+    return scale
+
+
+def _seed(model: ir.Model, scale: ir.Value, loss: ir.Value) -> ir.Value:
+    """Returns a scalar in the type and rank of a loss."""
+    make = NodesAtEnd(model.graph, Names(model), "bngrad_seed")
+    return make.of_rank_of(make.cast(scale, dtype_of(loss)), loss)

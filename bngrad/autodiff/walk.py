@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients, Rule
 
 
-def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
+def add_gradients(
+    model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value], seed: ir.Value | None = None
+) -> dict[str, str]:
     """Appends the nodes that compute the gradients of a loss, and adds the gradients to the outputs of the graph.
 
     The gradient with respect to ``x`` has x's type and shape. Its name is ``x_grad``, or ``x_grad_1`` where an
@@ -41,6 +43,7 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> d
         model: The forward model, topologically sorted, with the types of all values; modified in place.
         loss: A scalar of the main graph.
         wrt: Inputs or initializers of the main graph that the loss depends on.
+        seed: The gradient with respect to the loss itself, of its type and shape; by default 1.
 
     Returns:
         The name of the output that holds the gradient, by the name of each value in ``wrt``.
@@ -57,7 +60,7 @@ def add_gradients(model: ir.Model, loss: ir.Value, wrt: Sequence[ir.Value]) -> d
         raise ModelError(f"the loss {loss.name!r} does not depend on {names} in a way that has a gradient")
     refuse_taken_names((str(output.name) for output in model.graph.outputs), (str(value.name) for value in wrt))
     refuse_hidden_paths(loss, moving)
-    return _Walk(model, moving).run(loss, wrt)
+    return _Walk(model, moving).run(loss, wrt, seed)
 
 
 def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
@@ -133,9 +136,9 @@ class _Walk:
         self._blocked: list[tuple[ir.Node, str]] = []
         self._untyped: list[tuple[ir.Node, str]] = []
 
-    def run(self, loss: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, str]:
+    def run(self, loss: ir.Value, wrt: Sequence[ir.Value], seed: ir.Value | None) -> dict[str, str]:
         forward = list(self._graph)
-        gradients = {loss: self._seed(loss)}
+        gradients = {loss: self._seed(loss) if seed is None else seed}
         for node in reversed(forward):
             dY = [gradients.get(value) or self._accumulated(value) for value in node.outputs]
             if any(value is not None for value in dY):

@@ -30,6 +30,12 @@ class NodesAtEnd(NodeMaker):
         result.type, result.shape = like.type, like.shape
         return result
 
+    def where(self, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
+        """Returns one of two values of the same type and shape, by a scalar condition."""
+        result = self.op("Where", self.of_rank_of(condition, no), yes, no)
+        result.type, result.shape = no.type, no.shape
+        return result
+
     def of_rank_of(self, scalar: ir.Value, other: ir.Value) -> ir.Value:
         """Reshapes a scalar to the rank of another value; each rank of a scalar is made once.
 

@@ -146,6 +146,9 @@ def training_step(
         groups: Parameters with a weight decay or a learning rate of their own.
         clip_norm: The largest global norm of the gradients.
         accumulate: The number of calls of one update.
+        precision: The types to compute in; the comparison with PyTorch is in those of the module.
+        init_scale: The first scale of the loss for ``mixed``.
+        growth_interval: The number of calls after which it doubles.
         outputs: Further outputs.
         defaults: Whether the initial state is the default of the inputs.
         functions: Whether to embed the definitions of the ops as model-local functions.

@@ -54,6 +54,8 @@ class Differentiated(NamedTuple):
     """The input with the target of a loss function; None if the loss is the model's own."""
     state: Mapping[str, ir.TensorProtocol]
     """The initial weights and running statistics, by the names of their inputs."""
+    loss_scale: str | None = None
+    """The input that takes the factor of all gradients, a float scalar; None if they have none."""
 
 
 def differentiate(
@@ -61,6 +63,7 @@ def differentiate(
     options: DifferentiateOptions = DifferentiateOptions(),
     *,
     last: bool = True,
+    mixed: ir.DataType | None = None,
     **changes: Unpack[DifferentiateKeywords],
 ) -> Differentiated:
     """Builds the training graph of a forward model.
@@ -69,6 +72,7 @@ def differentiate(
         model: The forward model; it is not changed.
         options: See `bngrad.differentiate`.
         last: Whether nothing is added to the graph; else it has to be checked, see `for_target`.
+        mixed: The type of 16 bits of mixed precision, see `training_graph`; for the builder ``bngrad``.
         changes: Changes of the options.
 
     Raises:
@@ -99,7 +103,7 @@ def differentiate(
         model, loss, input_of_loss, warnings = append_loss(model, options.loss_fn, prediction=options.prediction)
         options = replace(options, loss=loss, loss_fn=None, prediction=None)
     unbiased = target != "ort" and (options.running_variance or default_running_variance(model)) == "unbiased"
-    training, notes = _training_graph(model, options, unbiased=unbiased)
+    training, notes = _training_graph(model, options, unbiased=unbiased, mixed=mixed)
     recognized = [norm.name for norm in candidates_of(training.model) if norm.taken and norm.kind == "forward"]
     if target == "ort":
         refuse_overwritten(training.model, "--target stock or training")
@@ -137,19 +141,28 @@ def differentiate(
     if not options.defaults:
         remove_defaults(result.graph, state)
     return Differentiated(
-        result, training.loss, training.gradients, running, warnings, notes, input_of_loss, state
+        result,
+        training.loss,
+        training.gradients,
+        running,
+        warnings,
+        notes,
+        input_of_loss,
+        state,
+        training.loss_scale,
     )
 
 
 def _training_graph(
-    model: ir.Model, options: DifferentiateOptions, *, unbiased: bool
+    model: ir.Model, options: DifferentiateOptions, *, unbiased: bool, mixed: ir.DataType | None
 ) -> tuple[Training, list[str]]:
     """The training graph of a builder, and its notes."""
     if options.builder == "ort":
         from bngrad.oracle.differentiate import ort_training_graph  # noqa: PLC0415 - only where it is needed
 
         return ort_training_graph(model, options)
-    return training_graph(model, options, unbiased_running_var=unbiased, share=options.sync), []
+    graph = training_graph(model, options, unbiased_running_var=unbiased, share=options.sync, mixed=mixed)
+    return graph, []
 
 
 def default_running_variance(model: ir.Model) -> RunningVariance:

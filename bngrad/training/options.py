@@ -28,7 +28,10 @@ consumer of ORT's dialect, without ops of ``bngrad``.
 Layout = Literal["named", "flat"]
 """The form of a step's state: an input for each tensor, or one vector."""
 
-OPTIMIZER = "Optimizer"
+Precision = Literal["model", "mixed", "mixed-bfloat16"]
+"""The types that a step computes in: those of the model, or float16 or bfloat16 where that is safe."""
+
+OPTIMIZER, PRECISION = "Optimizer", "Mixed precision"
 
 
 class LossKeywords(ForwardKeywords, total=False):
@@ -120,6 +123,9 @@ class UpdateKeywords(TypedDict, total=False):
     groups: "Sequence[ParameterGroup]"
     clip_norm: float | None
     accumulate: int
+    precision: Precision
+    init_scale: float | None
+    growth_interval: int | None
     outputs: Sequence[str]
     defaults: bool
 
@@ -136,6 +142,23 @@ class UpdateOptions(Options):
         1,
         "Update the weights in every N-th call, with the mean gradient of N calls.",
         group=OPTIMIZER,
+        metavar="N",
+        minimum=1,
+    )
+    precision: Precision = option(
+        "model",
+        "Types to compute in: those of MODEL (model), or 16 bits [where that is safe]"
+        "(../guides/mixed-precision.md), in float16 with loss scaling (mixed) or in bfloat16 (mixed-bfloat16). "
+        "The state stays in the types of MODEL.",
+        group=PRECISION,
+    )
+    init_scale: float | None = option(
+        None, "First scale of the loss, for `mixed`.  [default: 65536]", group=PRECISION, metavar="X"
+    )
+    growth_interval: int | None = option(
+        None,
+        "Double the scale after N calls with finite gradients, for `mixed`.  [default: 2000]",
+        group=PRECISION,
         metavar="N",
         minimum=1,
     )

@@ -30,6 +30,7 @@ from bngrad.training.class_labels import find_class_labels
 from bngrad.training.differentiate import differentiate
 from bngrad.training.evaluation import evaluation_graph, make_state_inputs
 from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
+from bngrad.training.loss_scaling import LossScaling
 from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
 from bngrad.training.options import StepOptions
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
     from bngrad.training.options import StepKeywords
 
     Array = NDArray[Any]
+
+
+_SIXTEEN_BITS = {"model": None, "mixed": ir.DataType.FLOAT16, "mixed-bfloat16": ir.DataType.BFLOAT16}
+"""The type of 16 bits of each precision."""
 
 
 class Step(NamedTuple):
@@ -93,6 +98,7 @@ def build_step(
     optimizer, clip_norm, accumulate = make_optimizer(options.optimizer), options.clip_norm, options.accumulate
     _require_numbers(clip_norm, accumulate)
     _require_groups(options.groups)
+    scaling = LossScaling.of(options)
     clip_norm = None if clip_norm is None else float(clip_norm)
     options.require_one_loss()
     warnings: list[str] = []
@@ -107,9 +113,11 @@ def build_step(
     if of_training:
         InferTypesPass()(model)  # for the training graph and the evaluation graph
     exported = read_forward_info(model)
-    training_graph = differentiate(model, options.forward(), last=False)
+    training_graph = differentiate(model, options.forward(), last=False, mixed=_SIXTEEN_BITS[options.precision])
     builder = StepBuilder(training_graph, options.values or {})
-    builder.add_optimizer(optimizer, groups=options.groups, clip_norm=clip_norm, accumulate=accumulate)
+    builder.add_optimizer(
+        optimizer, groups=options.groups, clip_norm=clip_norm, accumulate=accumulate, scaling=scaling
+    )
     info = builder.finish(
         options.outputs,
         optimizer=hyperparameters(optimizer),

@@ -17,6 +17,7 @@ from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.training.clipping import clip_factor
 from bngrad.training.evaluation import state_dtype, take_state
+from bngrad.training.loss_scaling import all_finite, inverse_scale, next_state
 from bngrad.training.optim.groups import options_of_weights
 from bngrad.training.optim.nodes import UpdateNodes, Weight
 from bngrad.training.step_info import DataInput, StateTensor, StepInfo
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.training.differentiate import Differentiated
+    from bngrad.training.loss_scaling import LossScaling
     from bngrad.training.optimizers import Optimizer, ParameterGroup
     from bngrad.training.step_info import Role
 
@@ -58,6 +60,7 @@ class StepBuilder:
         self._inputs: dict[str, ir.Value] = {}
         self._new: dict[str, ir.Value] = {}
         self._extra: dict[str, ir.Value] = {}
+        self._unscale: ir.Value | None = None
         self._take_initial()
 
     def _initial_values(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -100,8 +103,16 @@ class StepBuilder:
         groups: Sequence[ParameterGroup],
         clip_norm: float | None,
         accumulate: int,
+        scaling: LossScaling | None = None,
     ) -> None:
         """Adds the update of the state.
+
+        Args:
+            optimizer: The optimizer.
+            groups: The parameter groups.
+            clip_norm: The largest global norm of the gradients; None for none.
+            accumulate: The number of calls of one update.
+            scaling: The loss scaling, if the training graph has an input for the scale.
 
         Raises:
             InputError: A parameter group names something other than a weight.
@@ -113,12 +124,14 @@ class StepBuilder:
             name: make.cast(outputs[gradient], dtype_of(weights[name]))
             for name, gradient in self._training_graph.gradients.items()
         }
-        apply = None
+        is_finite = None if scaling is None else self._add_scaling(scaling, list(gradients.values()))
+        scale, apply = self._unscale, None
         if accumulate > 1:
+            gradients = {name: self._unscaled(gradient) for name, gradient in gradients.items()}
             gradients, apply = self._accumulated(gradients, accumulate)
-        scale = None
+            scale = None
         if clip_norm is not None:
-            scale, self._extra["gradient_norm"] = clip_factor(make, list(gradients.values()), clip_norm)
+            scale, self._extra["gradient_norm"] = clip_factor(make, list(gradients.values()), clip_norm, scale)
         double = any(dtype_of(weight) == ir.DataType.DOUBLE for weight in weights.values())
         rate_type = ir.DataType.DOUBLE if double else ir.DataType.FLOAT
         self._rate = ir.val(self._names.fresh("learning_rate"), rate_type, [])
@@ -139,6 +152,33 @@ class StepBuilder:
         self._set(count, counted, apply)
         for name, output in self._training_graph.running_statistics.items():
             self._set(self._inputs[name], make.cast(outputs[output], dtype_of(self._inputs[name])), None)
+        if scaling is not None and is_finite is not None:
+            self._new = {name: make.where(is_finite, new, self._inputs[name]) for name, new in self._new.items()}
+            state = [self._inputs[name] for name in self._scaler]
+            scaler = next_state(make, state, is_finite, scaling.growth_interval)
+            self._new |= dict(zip(self._scaler, scaler, strict=True))
+
+    def _add_scaling(self, scaling: LossScaling, gradients: Sequence[ir.Value]) -> ir.Value:
+        """Adds the state of loss scaling, and returns the condition that the gradients are finite."""
+        inputs = {str(value.name): value for value in self._graph.inputs}
+        name = self._training_graph.loss_scale
+        assert name is not None, "the graph is one of mixed precision in float16"  # noqa: S101
+        scale = self._add_state(inputs[name], "loss_scale", np.array(scaling.init_scale, np.float32))
+        counts = [
+            self._new_state(f"scaler/{role}", role, np.array(0, np.int64))
+            for role in ("growth_tracker", "skipped")
+        ]
+        self._scaler = [str(value.name) for value in (scale, *counts)]
+        self._extra["loss_scale"] = scale
+        self._unscale = inverse_scale(self._make, scale, gradients)
+        return all_finite(self._make, gradients)
+
+    def _unscaled(self, gradient: ir.Value) -> ir.Value:
+        """Returns a gradient of the loss from that of the loss times the scale."""
+        if self._unscale is None:
+            return gradient
+        factor = self._make.cast(self._unscale, dtype_of(gradient))
+        return self._make.typed("Mul", gradient, self._make.of_rank_of(factor, gradient))
 
     def _accumulated(self, gradients: Mapping[str, ir.Value], calls: int) -> tuple[dict[str, ir.Value], ir.Value]:
         """Adds the mean gradients of the calls since the last update, and the condition that this call updates."""
@@ -147,7 +187,7 @@ class StepBuilder:
         counted = make.typed("Add", micro_step, make.int64(1))
         apply = make.op("Equal", counted, make.int64(calls))
         apply.type, apply.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
-        self._new[str(micro_step.name)] = self._where(apply, make.int64(0), counted)
+        self._new[str(micro_step.name)] = make.where(apply, make.int64(0), counted)
         types = dict.fromkeys(dtype_of(gradient) for gradient in gradients.values())
         numbers = {(number, dtype): make.constant(number, dtype) for number in (calls, 0) for dtype in types}
         means = {}
@@ -157,13 +197,8 @@ class StepBuilder:
             total = make.typed("Add", old, gradient)
             count, zero = (numbers[number, dtype_of(old)] for number in (calls, 0))
             means[name] = make.typed("Div", total, make.of_rank_of(count, old))
-            self._new[str(old.name)] = self._where(apply, make.of_rank_of(zero, old), total)
+            self._new[str(old.name)] = make.where(apply, make.of_rank_of(zero, old), total)
         return means, apply
-
-    def _where(self, condition: ir.Value, yes: ir.Value, no: ir.Value) -> ir.Value:
-        result = self._make.op("Where", self._make.of_rank_of(condition, no), yes, no)
-        result.type, result.shape = no.type, no.shape
-        return result
 
     def _new_state(self, name: str, role: Role, initial: Array, weight: str | None = None) -> ir.Value:
         """Adds an input for a tensor of the state."""
@@ -179,7 +214,7 @@ class StepBuilder:
 
     def _set(self, old: ir.Value, new: ir.Value, apply: ir.Value | None) -> None:
         """Sets the next value of a tensor of the state; it is the old one in a call without an update."""
-        self._new[str(old.name)] = new if apply is None else self._where(apply, new, old)
+        self._new[str(old.name)] = new if apply is None else self._make.where(apply, new, old)
 
     def finish(self, outputs: Sequence[str], **metadata: Any) -> StepInfo:  # noqa: ANN401 - fields of StepInfo
         """Arranges inputs and outputs, and returns the metadata.
@@ -197,8 +232,9 @@ class StepBuilder:
         for name in outputs:
             if name not in by_name:
                 raise InputError(unknown_name(name, by_name, "an output of the training graph"))
-        kept = [by_name[name] for name in dict.fromkeys(outputs) if name != loss]
-        kept += [self._make.name(value, self._names.fresh(name)) for name, value in self._extra.items()]
+        kept = [self._kept(by_name[name]) for name in dict.fromkeys(outputs) if name != loss]
+        extra = {name: self._make.name(value, self._names.fresh(name)) for name, value in self._extra.items()}
+        kept += extra.values()
         new = {name: self._next(name, kept) for name in self._entries}
         data = [value for value in graph.inputs if value.name not in self._entries]
         graph.outputs.clear()
@@ -216,8 +252,17 @@ class StepBuilder:
             data={str(value.name): _data_input(value) for value in data},
             state=state,
             flat=None,
+            loss_scale=str(extra["loss_scale"].name) if "loss_scale" in extra else None,
             **metadata,
         )
+
+    def _kept(self, output: ir.Value) -> ir.Value:
+        """Returns an output of the training graph as the step has it, where gradients are not scaled."""
+        name = str(output.name)
+        if self._unscale is None or name not in self._training_graph.gradients.values():
+            return output
+        output.name = self._names.fresh(f"{name}_scaled")
+        return self._make.name(self._unscaled(output), name)
 
     def _next(self, name: str, kept: Sequence[ir.Value]) -> ir.Value:
         """Returns the output with the next value of a tensor of the state, under a name of its own."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bngrad.errors import InputError, TrainingError
 from bngrad.graph.name_messages import listed
 from bngrad.training.data_inputs import not_finite
+from bngrad.training.loss_scaling import SMALLEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,25 @@ def require_finite_state(state: Mapping[str, NDArray[Any]], result: str) -> None
             f"the state is not finite ({listed(names, most=3)}), so {result} is not written; load an earlier "
             "state, and lower the learning rate or clip the gradients"
         )
+
+
+def require_useful_scale(scale: float, call: int) -> None:
+    """Refuses a scale of the loss that was halved until no gradient can be infinite because of it.
+
+    Args:
+        scale: The scale, which all ranks share.
+        call: The number of the call.
+
+    Raises:
+        TrainingError: The scale is below `SMALLEST`.
+    """
+    if scale < SMALLEST:
+        error = TrainingError(
+            f"the gradients are not finite up to call {call}, with scales of the loss down to {scale:g}; the "
+            "state is unchanged: use precision mixed-bfloat16 or model, or remove what has an infinite gradient"
+        )
+        error.on_all_ranks = True
+        raise error
 
 
 def not_finite_message(what: str, data: list[list[str]], state: list[str], rate: float) -> str:

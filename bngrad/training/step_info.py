@@ -10,7 +10,7 @@ for the linear layer w of one feature with momentum::
                                      "new": "w/momentum_buffer_new", "weight": "w"},
                "step": {"role": "step", "dtype": "int64", "shape": [], "new": "step_new"}},
      "optimizer": {"name": "sgd", "momentum": 0.9, "nesterov": false, "weight_decay": 0.0},
-     "accumulate": 1, "clip_norm": null, "synchronized": false, "model": "<SHA-256>"}
+     "accumulate": 1, "clip_norm": null, "synchronized": false, "loss_scale": null, "model": "<SHA-256>"}
 """
 
 import hashlib
@@ -41,7 +41,9 @@ KEY = "bngrad.step"
 VERSION = 1
 """Of the format."""
 
-Role = Literal["weight", "running_statistic", "optimizer", "step", "micro_step"]
+Role = Literal[
+    "weight", "running_statistic", "optimizer", "step", "micro_step", "loss_scale", "growth_tracker", "skipped"
+]
 
 _ADVICE = "make the step again with bngrad step"
 
@@ -154,6 +156,8 @@ class StepInfo:
     """Hashes of the computation; None for a step of an older bngrad."""
     labels: tuple[LabelRange, ...] = ()
     """The ranges of class labels and other indices among the data."""
+    loss_scale: str | None = None
+    """The output with the factor of the loss in float16; None without loss scaling."""
 
     @property
     def model(self) -> str:
@@ -252,6 +256,7 @@ def write_step_info(model: "ir.Model", info: StepInfo) -> None:
         "accumulate": info.accumulate,
         "clip_norm": info.clip_norm,
         "synchronized": info.synchronized,
+        "loss_scale": info.loss_scale,
         "size_conditions": list(info.size_conditions),
         "evaluation_size_conditions": list(info.evaluation_size_conditions),
         "model": info.model,

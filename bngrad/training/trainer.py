@@ -24,7 +24,12 @@ from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
 from bngrad.training.state_origin import StateDict, check_origin
-from bngrad.training.step_errors import not_finite_message, refused, require_finite_state
+from bngrad.training.step_errors import (
+    not_finite_message,
+    refused,
+    require_finite_state,
+    require_useful_scale,
+)
 from bngrad.training.step_files import read_state_of_step, write_state
 from bngrad.training.step_session import StepSession
 from bngrad.training.to_inference import random_nodes
@@ -156,7 +161,8 @@ class Trainer:
         Raises:
             InputError: An array is missing, superfluous, or of another type or shape, a label is not one of the
                 classes, or ONNX Runtime refuses the data.
-            TrainingError: The loss is not finite. The state is unchanged.
+            TrainingError: The loss is not finite, or with precision mixed no gradients are, whatever the scale of
+                the loss. The state is unchanged.
         """
         rate = self.learning_rate
         with self.ranks.together(f"step {self._calls + 1} with learning rate {rate!r}"):
@@ -171,6 +177,8 @@ class Trainer:
                 raise refused(error) from error
         if not math.isfinite(loss):
             raise self._diagnosis(loss, arrays)
+        if self.info.loss_scale is not None:
+            require_useful_scale(float(outputs[self.info.loss_scale]), self._calls + 1)
         self.outputs = outputs
         self._calls += 1
         return loss
@@ -347,10 +355,12 @@ class Trainer:
 
 def _calls_of(state: Mapping[str, Array], info: StepInfo) -> int:
     """The number of calls that a state has seen."""
-    step, micro_step = (sum(int(state[name]) for name in info.names(role)) for role in ("step", "micro_step"))
-    if step < 0 or not 0 <= micro_step < info.accumulate:
+    step, micro_step, skipped = (
+        sum(int(state[name]) for name in info.names(role)) for role in ("step", "micro_step", "skipped")
+    )
+    if min(step, skipped) < 0 or not 0 <= micro_step < info.accumulate:
         raise InputError(
             f"the state counts {step} updates and {micro_step} calls since; expected 0 or more updates, and "
             f"less than {info.accumulate} calls"
         )
-    return step * info.accumulate + micro_step
+    return step * info.accumulate + micro_step + skipped

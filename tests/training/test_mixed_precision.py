@@ -1,0 +1,323 @@
+"""Training steps in mixed precision: the same computation in float64, rounding in 16 bits, and loss scaling."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import bngrad
+from bfloat16_on_cpu import rounding_session
+from bngrad.cli import run
+from bngrad.errors import InputError, TrainingError
+from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.training.loss_scaling import LARGEST
+from bngrad.validation.float64 import Evaluator
+from bngrad.validation.widening import to_float64, widened_array
+from emulated_ranks import Ranks
+from pairwise import every_value
+from residual_network import batch, network
+from test_distribute import batch as distributed_batch
+from test_distribute import network as distributed_network
+from test_distribute import shards
+
+ROUNDING = {"mixed": 2.0**-11, "mixed-bfloat16": 2.0**-8}
+"""The unit roundoff of each mixed precision."""
+OPTIMIZERS = {
+    "momentum": {"optimizer": bngrad.SGD(momentum=0.9, weight_decay=1e-3)},
+    "adamw": {"optimizer": bngrad.AdamW()},
+    "clipped": {"clip_norm": 0.5},
+    "accumulated": {"accumulate": 2, "clip_norm": 0.5},
+    "flat": {"optimizer": "rmsprop", "layout": "flat"},
+    "a gradient": {"outputs": ["w1_grad", "fb_grad", "logits"]},
+}
+
+
+def call(step, runner, state, feeds, rate=0.1):
+    """The further outputs, the loss, and the next state of a call."""
+    info = step.info
+    feeds = feeds | {info.learning_rate: np.array(rate, np.float32)}
+    feeds |= state if info.flat is None else {info.flat.input: info.flatten(state)}
+    outputs = runner(feeds)
+    if info.flat is None:
+        return outputs, {name: outputs[entry.new] for name, entry in info.state.items()}
+    return outputs, info.unflatten(outputs[info.flat.output].astype(info.flat.dtype))
+
+
+def runner(session):
+    names = [value.name for value in session.get_outputs()]
+    return lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def types_of(model):
+    """The types of the values of a model."""
+    result = ir.from_proto(model)
+    InferTypesPass()(result)
+    return {value.dtype for node in result.graph for value in node.outputs}
+
+
+@every_value(precision=list(ROUNDING), case=list(OPTIMIZERS))
+def test_in_float64_it_is_the_step_of_the_model(precision, case):
+    """Without rounding, casts and the scale of the loss change nothing."""
+    options = OPTIMIZERS[case]
+    plain = bngrad.training_step(network(), **options)
+    mixed = bngrad.training_step(network(), precision=precision, **options)
+    assert {name: entry.dtype for name, entry in plain.info.state.items()}.items() <= {
+        name: entry.dtype for name, entry in mixed.info.state.items()
+    }.items()
+    evaluators = [Evaluator(step.model) for step in (plain, mixed)]
+    states = [plain.state, mixed.state]
+    for index in range(2):
+        expected, actual = (
+            call(step, evaluator, state, batch(4, index))
+            for step, evaluator, state in zip((plain, mixed), evaluators, states, strict=True)
+        )
+        for name in ("loss", *plain.info.outputs):
+            np.testing.assert_allclose(actual[0][name], expected[0][name], rtol=1e-9, atol=1e-12, err_msg=name)
+        for name, array in expected[1].items():
+            np.testing.assert_allclose(actual[1][name], array, rtol=1e-6, atol=1e-9, err_msg=name)
+        states = [expected[1], actual[1]]
+
+
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_the_gradients_in_16_bits(precision):
+    """They are those in float64 within the rounding of a few ops in a row."""
+    names = [f"{name}_grad" for name in ("w1", "w2", "w3", "f", "fb", "s1", "b2")]
+    step = bngrad.training_step(network(), precision=precision, outputs=names)
+    feeds = batch(32)
+    exact, _ = call(step, Evaluator(step.model), step.state, feeds)
+    session = rounding_session(step.model) if precision != "mixed" else bngrad.session(step.model)
+    actual, _ = call(step, runner(session), step.state, feeds)
+    assert abs(actual["loss"] - exact["loss"]) < 4 * ROUNDING[precision]
+    for name in names:
+        error = np.linalg.norm(actual[name] - exact[name]) / np.linalg.norm(exact[name])
+        # A rounded sign of a ReLU's input is an error of its whole gradient.
+        assert ROUNDING[precision] / 64 < error < 4 * np.sqrt(ROUNDING[precision]), (name, error)
+
+
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_the_loss_curve(precision):
+    losses = {}
+    for kind in ("model", precision):
+        step = bngrad.training_step(network(), precision=kind, optimizer=bngrad.SGD(momentum=0.9))
+        session = rounding_session(step.model) if kind == "mixed-bfloat16" else bngrad.session(step.model)
+        run_step, state, losses[kind] = runner(session), step.state, []
+        for index in range(30):
+            outputs, state = call(step, run_step, state, batch(32, index), 0.05)
+            losses[kind].append(float(outputs["loss"]))
+    plain, mixed = (np.array(losses[kind]) for kind in ("model", precision))
+    assert plain[-5:].mean() < 0.6 * plain[0]
+    assert np.max(np.abs(mixed - plain)) < 16 * ROUNDING[precision]
+    assert not np.array_equal(mixed, plain)
+
+
+def test_the_types():
+    """The state and the evaluation graph have those of the model."""
+    step = bngrad.training_step(network(), precision="mixed")
+    assert {entry.dtype for entry in step.info.state.values()} == {"float32", "int64"}
+    assert ir.DataType.FLOAT16 in types_of(step.model)
+    assert ir.DataType.FLOAT16 not in types_of(step.evaluation)
+
+
+def test_the_inference_model_is_that_of_the_model():
+    trainer = bngrad.Trainer(bngrad.training_step(network(), precision="mixed"), learning_rate=0.1)
+    trainer.step(**batch())
+    model = trainer.finalize()
+    assert "Cast" not in {node.op_type for node in model.graph.node}
+    (logits,) = bngrad.session(model).run(None, {"x": batch()["x"]})
+    np.testing.assert_allclose(logits, trainer.evaluate(**batch())["logits"], rtol=1e-5, atol=1e-6)
+
+
+SCALER = ("scaler/scale", "scaler/growth_tracker", "scaler/skipped")
+
+
+def overflowing(**options):
+    """A step whose gradients overflow float16 until the scale of the loss was halved some times."""
+    return bngrad.training_step(network(), precision="mixed", init_scale=2.0**30, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"optimizer": "adamw"}, {"accumulate": 2}, {"layout": "flat", "clip_norm": 1.0}]
+)
+def test_a_call_with_an_overflow_changes_only_the_scale(options):
+    trainer = bngrad.Trainer(overflowing(**options), learning_rate=0.1)
+    before, calls = trainer.state_dict(), 0
+    while True:
+        loss = trainer.step(**batch())
+        calls += 1
+        after = trainer.state_dict()
+        if after["scaler/skipped"] < calls:
+            break
+        assert np.isfinite(loss)
+        assert float(trainer.outputs["loss_scale"]) == 2.0 ** (31 - calls)
+        assert [after[name] for name in SCALER] == [2.0 ** (30 - calls), 0, calls]
+        for name in before.keys() - SCALER:
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert calls > 3
+    assert [after[name] for name in SCALER] == [2.0 ** (31 - calls), 1, calls - 1]
+    assert all(not np.array_equal(after[name], before[name]) for name in ("m1", "v2"))
+    assert after["step"] == (0 if "accumulate" in options else 1)
+    assert trainer.calls == calls
+
+
+def test_accumulation_leaves_out_the_calls_that_overflow():
+    """The mean is of N calls with finite gradients."""
+    step = bngrad.training_step(network(), precision="mixed", accumulate=2, optimizer=bngrad.SGD())
+    trainer = bngrad.Trainer(step, learning_rate=0.1)
+    trainer.step(**batch(8, 0))
+    state = dict(trainer.state_dict())
+    trainer.load_state_dict(state | {"scaler/scale": np.float32(2.0**40)})
+    trainer.step(**batch(8, 1))
+    skipped = trainer.state_dict()
+    assert (skipped["micro_step"], skipped["scaler/skipped"], skipped["step"]) == (1, 1, 0)
+    trainer.load_state_dict(dict(skipped) | {"scaler/scale": state["scaler/scale"]})
+    trainer.step(**batch(8, 2))
+    updated = trainer.state_dict()
+    assert (updated["micro_step"], updated["step"], trainer.calls) == (0, 1, 3)
+    other = bngrad.Trainer(step, learning_rate=0.1)
+    for seed in (0, 2):
+        other.step(**batch(8, seed))
+    for name, array in other.state_dict().items():
+        if name not in SCALER:
+            np.testing.assert_array_equal(updated[name], array, err_msg=name)
+
+
+def test_the_scale_grows():
+    step = bngrad.training_step(network(), precision="mixed", init_scale=2, growth_interval=3)
+    trainer = bngrad.Trainer(step, learning_rate=0.01)
+    scales = []
+    for index in range(7):
+        trainer.step(**batch(8, index))
+        scales.append(float(trainer.state_dict()["scaler/scale"]))
+    assert scales == [2, 2, 4, 4, 4, 8, 8]
+
+
+def test_the_largest_scale_stays():
+    """A loss of float32 ops alone does not overflow."""
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[N,3] x) => (float loss) <float[3] w = {1, 2, 3}>
+        { y = Mul (x, w) loss = ReduceMean <keepdims = 0> (y) }"""
+    step = bngrad.training_step(
+        onnx.parser.parse_model(text), precision="mixed", init_scale=LARGEST / 2, growth_interval=1
+    )
+    trainer = bngrad.Trainer(step, learning_rate=1.0)
+    for _ in range(3):
+        trainer.step(x=np.ones((2, 3), np.float32))
+    state = trainer.state_dict()
+    assert state["scaler/scale"] == LARGEST
+    np.testing.assert_allclose(state["w"], np.array([0, 1, 2]), atol=1e-6)
+
+
+def test_gradients_that_no_scale_makes_finite():
+    """The gradient of the root at 0 is infinite, whatever it is multiplied by."""
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[N,3] x) => (float loss) <float[3] w = {0, 1, 2}>
+        { r = Sqrt (w) y = Mul (x, r) loss = ReduceMean <keepdims = 0> (y) }"""
+    step = bngrad.training_step(onnx.parser.parse_model(text), precision="mixed", init_scale=2.0**-23)
+    trainer = bngrad.Trainer(step, learning_rate=1.0)
+    data = np.ones((2, 3), np.float32)
+    for _ in range(2):
+        trainer.step(x=data)
+    state = trainer.state_dict()
+    with pytest.raises(TrainingError, match=r"not finite up to call 3, with scales of the loss down to 2\.98"):
+        trainer.step(x=data)
+    for name, array in state.items():
+        np.testing.assert_array_equal(trainer.state_dict()[name], array, err_msg=name)
+    np.testing.assert_array_equal(state["w"], [0, 1, 2])
+
+
+def test_a_resumed_run_counts_skipped_calls(tmp_path):
+    """The learning rate is a function of the calls, skipped or not."""
+    trainer = bngrad.Trainer(overflowing(), learning_rate=bngrad.LinearSchedule(0.1, 50))
+    for _ in range(5):
+        trainer.step(**batch())
+    trainer.save(tmp_path / "state.safetensors")
+    other = bngrad.Trainer(overflowing(), learning_rate=bngrad.LinearSchedule(0.1, 50))
+    other.load(tmp_path / "state.safetensors")
+    assert (other.calls, other.learning_rate) == (5, trainer.learning_rate)
+    assert other.step(**batch()) == trainer.step(**batch())
+    for name, array in trainer.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[name], array, err_msg=name)
+
+
+LINEAR = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[N,3] x) => (float loss) <float[3,2] w = {1, 2, 3, 4, 5, 6}>
+    { y = MatMul (x, w) loss = ReduceMean <keepdims = 0> (y) }"""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of the overflow
+def test_all_ranks_skip_a_call_that_overflows_on_one():
+    step = bngrad.training_step(onnx.parser.parse_model(LINEAR), precision="mixed", sync=True, optimizer="adam")
+    state = step.state
+    for factors, skipped in (((1, 100), 1), ((1, 2), 1)):
+        feeds = [
+            state | {"x": np.full((2, 3), factor, np.float32), "learning_rate": np.array(0.5, np.float32)}
+            for factor in factors
+        ]
+        first, second = Ranks(2).run(step.model, feeds)
+        assert np.isfinite(first["loss"])
+        assert first.keys() == second.keys()
+        for name, array in first.items():
+            np.testing.assert_array_equal(second[name], array, err_msg=name)
+        new = {name: first[entry.new] for name, entry in step.info.state.items()}
+        assert new["scaler/skipped"] == skipped
+        assert np.array_equal(new["w"], state["w"]) == (factors == (1, 100))
+        state = new
+    assert state["step"] == 1
+
+
+def test_ranks_compute_the_step_of_the_whole_batch():
+    """In float64, with batch norms over two ranks."""
+    plain, mixed = (
+        bngrad.training_step(distributed_network(dtype="float"), clip_norm=0.5, **options)
+        for options in ({}, {"precision": "mixed", "sync": True})
+    )
+    feeds = distributed_batch() | {"learning_rate": np.array(0.5)}
+    expected = Evaluator(plain.model)(feeds | plain.state)
+    state = {name: widened_array(array) for name, array in mixed.state.items()}
+    for actual in Ranks(2).run(to_float64(mixed.model), shards(feeds | state, [5, 2])):
+        for name, entry in plain.info.state.items():
+            new = actual[mixed.info.state[name].new]
+            np.testing.assert_allclose(new, expected[entry.new], rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+REFUSED = {
+    "init_scale is 8, but the precision is model": {"init_scale": 8},
+    "growth_interval is 5, but the precision is mixed-bfloat16": {
+        "growth_interval": 5,
+        "precision": "mixed-bfloat16",
+    },
+    r"init_scale is 0\.0; expected a number from 2\^-24 to 2\^126": {"init_scale": 0.0, "precision": "mixed"},
+    "growth_interval is 0; expected a number of calls": {"growth_interval": 0, "precision": "mixed"},
+    "precision is 'half'; expected": {"precision": "half"},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused_options(message):
+    with pytest.raises(InputError, match=message):
+        bngrad.training_step(network(), **REFUSED[message])
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(network(), "model.onnx")
+    np.savez("data.npz", **batch(64))
+    assert run(["step", "model.onnx", "-o", "step.onnx", "--precision", "mixed", "--init-scale", "1024"]) == 0
+    command = [
+        "train",
+        "step.onnx",
+        "--data",
+        "data.npz",
+        "--learning-rate",
+        "0.1",
+        "--epochs",
+        "2",
+        "-o",
+        "out.onnx",
+    ]
+    assert run(command) == 0
+    assert bngrad.read_training_step("step.onnx").state["scaler/scale"] == 1024
+    capsys.readouterr()
+    assert run(["step", "model.onnx", "-o", "other.onnx", "--precision", "mixed-bfloat16"]) == 2
+    assert "has no CPU kernel of" in (message := capsys.readouterr().err)
+    assert message.count("\n") == 1
