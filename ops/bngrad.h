@@ -113,6 +113,15 @@ BNGRAD_EXPORT int32_t bngrad_isa_supported(int32_t i);
  */
 BNGRAD_EXPORT int32_t bngrad_active_isa(const char** name, char* error, size_t error_size);
 
+/** \brief Whether the library has kernels for CUDA.
+ *
+ * With them, RegisterCustomOps also adds batch-normalization ops for CUDAExecutionProvider. NVIDIA's driver
+ * is not needed before one runs. The functions below always run on the CPU.
+ *
+ * \return 1 if it has, 0 if it was built without.
+ */
+BNGRAD_EXPORT int32_t bngrad_has_cuda(void);
+
 /** \brief The gradient of batch normalization.
  *
  * With xhat = (X - mean)*inv_std:

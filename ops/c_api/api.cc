@@ -11,6 +11,7 @@
 #include "core/grad.hpp"
 #include "core/grad_grad.hpp"
 #include "core/training.hpp"
+#include "cuda/ptx.hpp"
 
 namespace bngrad {
 namespace {
@@ -59,6 +60,8 @@ int32_t bngrad_active_isa(const char** name, char* error, size_t error_size) {
     if (name != nullptr) *name = isa.name;
   });
 }
+
+int32_t bngrad_has_cuda() { return cuda::HasKernels() ? 1 : 0; }
 
 int32_t bngrad_batch_normalization_grad(const bngrad_layout* layout, int32_t training_mode, const void* dy,
                                         const void* x, const void* scale, const void* mean,

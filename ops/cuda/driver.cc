@@ -40,7 +40,7 @@ std::string VersionText(int version) {
 
 }  // namespace
 
-Driver::Driver(const char* library, ModuleText text) : text_(text) {
+Driver::Driver(const char* library, std::string (*text)(ElementType type)) : text_(text) {
   void* const handle = OpenLibrary(library);
   if (handle == nullptr) {
     throw Failure(std::string("the NVIDIA driver is not installed: ") + library +
@@ -94,7 +94,7 @@ void* Driver::Compile(ElementType module) const {
   int options[] = {kErrorLogBuffer, kErrorLogSize};
   void* values[] = {log.data(), reinterpret_cast<void*>(log.size() - 1)};
   void* handle = nullptr;
-  const int error = api_.cuModuleLoadDataEx(&handle, text_(module), 2, options, values);
+  const int error = api_.cuModuleLoadDataEx(&handle, text_(module).c_str(), 2, options, values);
   const std::string details = log[0] == '\0' ? "" : std::string(" (") + log.data() + ")";
   Check(error, "compiling the kernels" + details);
   return handle;

@@ -11,13 +11,11 @@
 
 namespace bngrad::cuda {
 
-// The PTX of an element type (cuda/kernels/kernels.cu), a string.
-using ModuleText = const char* (*)(ElementType type);
-
 class Driver {
  public:
   // `library` is that of the driver: kDriverLibrary. Throws Failure, which says what to install.
-  Driver(const char* library, ModuleText text);
+  // `text` returns the PTX of an element type.
+  Driver(const char* library, std::string (*text)(ElementType type));
 
   // The number of multiprocessors of the device of the calling thread's context. Throws Failure.
   int Processors() const;
@@ -58,12 +56,14 @@ class Driver {
   void* Compile(ElementType module) const;
 
   Api api_ = {};
-  const ModuleText text_;
+  std::string (*const text_)(ElementType type);
   std::mutex mutex_;
   std::map<std::pair<Context, ElementType>, Module> modules_;
 };
 
-#if defined(_WIN32)
+#if defined(BNGRAD_CUDA_DRIVER)
+constexpr const char* kDriverLibrary = BNGRAD_CUDA_DRIVER;  // the tests
+#elif defined(_WIN32)
 constexpr const char* kDriverLibrary = "nvcuda.dll";
 #else
 constexpr const char* kDriverLibrary = "libcuda.so.1";

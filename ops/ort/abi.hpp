@@ -79,9 +79,13 @@ constexpr const char* kApiVersionName = "1.17";
 // it.
 constexpr uint32_t kShapeReferenceVersion = 24;
 
+// The version with KernelInfoGetAllocator, without which no op is registered for a GPU.
+constexpr uint32_t kAllocatorVersion = 18;
+
 enum ErrorCode { kFail = 1, kInvalidArgument = 2 };
 enum TensorType { kTensorFloat = 1, kTensorInt64 = 7, kTensorDouble = 11 };
 enum Characteristic { kRequired = 0, kOptional = 1 };
+enum MemoryType { kCpuInput = -2, kDefaultMemory = 0 };
 
 template <size_t kIndex, class Signature>
 struct Function;
@@ -113,18 +117,27 @@ constexpr Function<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndSha
 constexpr Function<414, OrtStatus*(const OrtValue*, int* type, const int64_t** dims, size_t* rank)>
     GetTensorElementTypeAndShapeDataReference;
 
+constexpr Function<75, OrtStatus*(OrtAllocator*, size_t, void**)> AllocatorAlloc;
+constexpr Function<76, OrtStatus*(OrtAllocator*, void*)> AllocatorFree;
+constexpr Function<132, void(OrtAllocator*)> ReleaseAllocator;
+
 constexpr Function<85, OrtStatus*(const OrtKernelInfo*, const char*, float*)> KernelInfoGetAttribute_float;
 constexpr Function<86, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)> KernelInfoGetAttribute_int64;
 // Without a buffer, sets *size to that of the string with its terminating zero.
 constexpr Function<87, OrtStatus*(const OrtKernelInfo*, const char*, char*, size_t* size)>
     KernelInfoGetAttribute_string;
 constexpr Function<244, OrtStatus*(const OrtKernelInfo*, char*, size_t*)> KernelInfo_GetNodeName;
+// Since kAllocatorVersion. The allocator has to be released.
+constexpr Function<278, OrtStatus*(const OrtKernelInfo*, int memory_type, OrtAllocator**)>
+    KernelInfoGetAllocator;
 
 constexpr Function<88, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetInputCount;
 constexpr Function<89, OrtStatus*(const OrtKernelContext*, size_t*)> KernelContext_GetOutputCount;
 constexpr Function<90, OrtStatus*(const OrtKernelContext*, size_t, const OrtValue**)> KernelContext_GetInput;
 constexpr Function<91, OrtStatus*(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**)>
     KernelContext_GetOutput;
+// Null on a provider without streams.
+constexpr Function<193, OrtStatus*(const OrtKernelContext*, void** stream)> KernelContext_GetGPUComputeStream;
 constexpr Function<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, size_t), size_t total,
                                    size_t batches, void* argument)>
     KernelContext_ParallelFor;

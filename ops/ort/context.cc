@@ -138,13 +138,19 @@ void RunContext::ReadInput(size_t i, size_t count, Input& input) {
   }
   void* data = nullptr;
   Check(api_, ort::GetTensorMutableData(api_, const_cast<OrtValue*>(value), &data));
-  input.data = Aligned(data, input.shape, ElementSize(op_.types, parameter.role));
+  input.data = Aligned(parameter.name, data, input.shape, ElementSize(op_.types, parameter.role),
+                       op_.device_api != nullptr && i != op_.axes);
 }
 
 // Returns the data, or a copy if it is not aligned: ONNX Runtime passes on arrays of the caller and
-// memory-mapped weights at any address.
-const void* RunContext::Aligned(const void* data, const Shape& shape, size_t element_size) {
+// memory-mapped weights at any address. Arrays of a device cannot be copied here.
+const void* RunContext::Aligned(const char* name, const void* data, const Shape& shape, size_t element_size,
+                                bool on_device) {
   if (reinterpret_cast<uintptr_t>(data) % element_size == 0) return data;
+  if (on_device) {
+    throw InvalidArgument(std::string(name) + " begins at an address that is no multiple of " +
+                          std::to_string(element_size) + ", the size of its elements; on a GPU it has to");
+  }
   size_t size = element_size;
   for (const int64_t dim : shape) size *= static_cast<size_t>(dim);
   copies_.emplace_back(new char[size]);

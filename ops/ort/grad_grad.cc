@@ -2,33 +2,41 @@
 #include "core/grad_grad.hpp"
 
 #include "core/dispatch.hpp"
+#include "cuda/batch_norm.hpp"
 #include "ort/op.hpp"
 
 namespace bngrad {
 namespace {
 
-class GradGradNode final : public Node {
+class GradGradNode final : public DeviceNode {
  public:
   explicit GradGradNode(const NodeAttributes& attributes) : training_(attributes.GetFlag("training_mode")) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
-    const GradGradArguments arguments = {types,
-                                         training_,
-                                         c.DataLikeX(0),
-                                         c.ChannelData(1),
-                                         c.ChannelData(2),
-                                         c.DataLikeX(3),
-                                         c.DataLikeX(4),
-                                         c.ChannelData(5),
-                                         c.ChannelData(6),
-                                         c.ChannelData(7),
-                                         c.OutputLikeX(0),
-                                         c.OutputLikeX(1),
-                                         c.ChannelOutput(2)};
-    GradGrad(c.layout(), arguments, *ActiveIsa().table, parallel);
+    GradGrad(c.layout(), Arguments(c, types), *ActiveIsa().table, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    cuda::GradGrad(c.layout(), Arguments(c, types), device);
   }
 
  private:
+  GradGradArguments Arguments(const RunContext& c, const Types& types) const {
+    return {types,
+            training_,
+            c.DataLikeX(0),
+            c.ChannelData(1),
+            c.ChannelData(2),
+            c.DataLikeX(3),
+            c.DataLikeX(4),
+            c.ChannelData(5),
+            c.ChannelData(6),
+            c.ChannelData(7),
+            c.OutputLikeX(0),
+            c.OutputLikeX(1),
+            c.ChannelOutput(2)};
+  }
+
   const bool training_;
 };
 

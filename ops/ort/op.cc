@@ -7,6 +7,7 @@
 
 #include "core/cpu_cores.hpp"
 #include "core/dispatch.hpp"
+#include "ort/cuda.hpp"
 #include "ort/status.hpp"
 
 namespace bngrad {
@@ -16,6 +17,7 @@ struct Kernel {
   const CustomOp* op;
   std::string node_name;
   std::unique_ptr<Node> node;
+  std::unique_ptr<CudaNode> on_cuda;  // null on the CPU
 };
 
 const CustomOp& Op(const OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
@@ -63,8 +65,10 @@ OrtStatus* MakeKernel(const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo*
       self.api, [&] { return Where(self, node_name); },
       [&] {
         node_name = NodeName(self.api, info);
-        std::unique_ptr<Node> node = self.definition->make_node(NodeAttributes(self.api, info));
-        *out = new Kernel{&self, node_name, std::move(node)};
+        std::unique_ptr<Node> node = self.definition->node.make(NodeAttributes(self.api, info));
+        std::unique_ptr<CudaNode> on_cuda;
+        if (self.device_api != nullptr) on_cuda = std::make_unique<CudaNode>(self.device_api, info);
+        *out = new Kernel{&self, node_name, std::move(node), std::move(on_cuda)};
       });
 }
 
@@ -74,8 +78,13 @@ OrtStatus* RunKernel(void* kernel, OrtKernelContext* context) {
   return Guard(
       op.api, [&] { return Where(op, self.node_name); },
       [&] {
+        const RunContext run(op, context);
+        if (self.on_cuda != nullptr) {
+          self.on_cuda->Run(static_cast<const DeviceNode&>(*self.node), run, op.types, context);
+          return;
+        }
         SessionThreads threads(op.api, context);
-        self.node->Run(RunContext(op, context), op.types, threads);
+        self.node->Run(run, op.types, threads);
       });
 }
 
@@ -131,23 +140,28 @@ int TensorTypeOf(const Types& types, Role role) {
   return ort::kTensorInt64;
 }
 
-CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_shape_api, const OpDefinition& op_definition,
-                   const Types& op_types)
+CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_shape_api, const OrtApi* ort_device_api,
+                   const OpDefinition& op_definition, const Types& op_types)
     : OrtCustomOp{},
       api(ort_api),
       shape_api(ort_shape_api),
+      device_api(ort_device_api),
       definition(&op_definition),
       types(op_types),
       axes(IndexOf(op_definition, "axes")) {
   version = ort::kApiVersion;
   GetName = [](const OrtCustomOp* op) { return Op(op).definition->name; };
-  GetExecutionProviderType = [](const OrtCustomOp*) { return "CPUExecutionProvider"; };
+  GetExecutionProviderType = [](const OrtCustomOp* op) {
+    return Op(op).device_api != nullptr ? kCudaProvider : "CPUExecutionProvider";
+  };
   GetInputTypeCount = [](const OrtCustomOp* op) { return Op(op).definition->inputs.size(); };
   GetInputType = [](const OrtCustomOp* op, size_t i) {
     return TensorTypeOf(Op(op).types, Op(op).definition->inputs[i].role);
   };
   GetInputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return ort::kRequired; };
-  GetInputMemoryType = [](const OrtCustomOp*, size_t) { return 0; };
+  GetInputMemoryType = [](const OrtCustomOp* op, size_t i) -> int {
+    return Op(op).device_api != nullptr && i == Op(op).axes ? ort::kCpuInput : ort::kDefaultMemory;
+  };
   GetOutputTypeCount = [](const OrtCustomOp* op) { return Op(op).definition->outputs.size(); };
   GetOutputType = [](const OrtCustomOp* op, size_t i) {
     return TensorTypeOf(Op(op).types, Op(op).definition->outputs[i].role);

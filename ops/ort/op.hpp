@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/element_type.hpp"
@@ -12,6 +13,10 @@
 #include "ort/abi.hpp"
 
 namespace bngrad {
+
+namespace cuda {
+class Device;
+}
 
 // The type variable of an input or output, as in the ONNX specification. kT and kWide, which is float or
 // double, are those of the data. kAxes is int64, kDouble double.
@@ -84,7 +89,8 @@ class RunContext {
   Inputs ReadInputs();
   void ReadInput(size_t i, size_t count, Input& input);
   Shape ReadAxes() const;
-  const void* Aligned(const void* data, const Shape& shape, size_t element_size);
+  const void* Aligned(const char* name, const void* data, const Shape& shape, size_t element_size,
+                      bool on_device);
   [[noreturn]] void ThrowShape(size_t i, const Shape& expected, const std::string& why) const;
   void* Output(size_t i, const int64_t* dims, size_t rank) const;
 
@@ -106,20 +112,34 @@ class Node {
   virtual void Run(const RunContext& context, const Types& types, Parallel& parallel) const = 0;
 };
 
+// A node that also has kernels for a GPU. Data and parameters are arrays of the device then; axes are not.
+class DeviceNode : public Node {
+ public:
+  // Starts the kernels and returns before they have run. Throws Failure.
+  virtual void RunOnDevice(const RunContext& context, const Types& types, cuda::Device& device) const = 0;
+};
+
+// How nodes of one class are made.
+struct NodeMaker {
+  std::unique_ptr<Node> (*make)(const NodeAttributes& attributes);
+  bool has_device;  // they are DeviceNodes
+};
+
 struct OpDefinition {
   const char* name;
   std::vector<Parameter> inputs;
   std::vector<Parameter> outputs;
   size_t x;                   // the input whose shape all data have, which is called X above
   bool first_output_is_data;  // if not, the shape of output 0 is unknown before a run
-  std::unique_ptr<Node> (*make_node)(const NodeAttributes& attributes);
+  NodeMaker node;
 };
 
-// OpDefinition::make_node for a class of nodes.
+// OpDefinition::node for a class of nodes.
 template <class NodeOfOp>
-std::unique_ptr<Node> MakeNode(const NodeAttributes& attributes) {
-  return std::make_unique<NodeOfOp>(attributes);
-}
+constexpr NodeMaker MakeNode = {[](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
+                                  return std::make_unique<NodeOfOp>(attributes);
+                                },
+                                std::is_base_of_v<DeviceNode, NodeOfOp>};
 
 OpDefinition GradDefinition();
 OpDefinition ReluGradDefinition();
@@ -140,10 +160,13 @@ OpDefinition AdamUpdateDefinition();
 // An op for one combination of types, as registered with ONNX Runtime. Must outlive every session that uses
 // it.
 struct CustomOp : OrtCustomOp {
-  // shape_api: the API of kShapeReferenceVersion, or null if this ONNX Runtime is older.
-  CustomOp(const OrtApi* api, const OrtApi* shape_api, const OpDefinition& definition, const Types& types);
+  // shape_api: the API of kShapeReferenceVersion, or null if this ONNX Runtime is older. device_api: that of
+  // kAllocatorVersion for an op on a GPU, or null for one on the CPU.
+  CustomOp(const OrtApi* api, const OrtApi* shape_api, const OrtApi* device_api,
+           const OpDefinition& definition, const Types& types);
   const OrtApi* api;
   const OrtApi* shape_api;
+  const OrtApi* device_api;
   const OpDefinition* definition;
   Types types;
   size_t axes;  // the index of this input; past the inputs if there is none

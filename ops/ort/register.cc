@@ -8,6 +8,8 @@
 
 #include "bngrad.h"
 #include "core/dispatch.hpp"
+#include "cuda/ptx.hpp"
+#include "ort/cuda.hpp"
 #include "ort/op.hpp"
 #include "ort/status.hpp"
 
@@ -42,7 +44,7 @@ std::vector<Types> TypesOf(const OpDefinition& op) {
 }
 
 // The domain with its ops: one op per combination of types, all with the same name, since ONNX Runtime 1.19
-// does not support several inputs of undefined type.
+// does not support several inputs of undefined type. The op of a GPU has the same name and types.
 struct Registration {
   struct Release {
     const OrtApi* api;
@@ -59,23 +61,31 @@ struct Registration {
   std::list<CustomOp> ops;
   std::unique_ptr<OrtCustomOpDomain, Release> domain;
 
-  Registration(const OrtApi* ort_api, const OrtApi* shape_api) : api(ort_api), domain(nullptr, {ort_api}) {
+  // The APIs of later versions may be null.
+  Registration(const OrtApi* ort_api, const OrtApi* shape_api, const OrtApi* device_api)
+      : api(ort_api), domain(nullptr, {ort_api}) {
     OrtCustomOpDomain* created = nullptr;
     Check(api, ort::CreateCustomOpDomain(api, "bngrad", &created));
     domain.reset(created);
     for (const OpDefinition& definition : definitions) {
       for (const Types& types : TypesOf(definition)) {
-        ops.emplace_back(api, shape_api, definition, types);
-        Check(api, ort::CustomOpDomain_Add(api, created, &ops.back()));
+        const bool on_cuda = cuda::HasKernels() && device_api != nullptr && definition.node.has_device;
+        if (on_cuda) Add({api, shape_api, device_api, definition, types});
+        if (!on_cuda || !kCudaIsCpu) Add({api, shape_api, nullptr, definition, types});
       }
     }
+  }
+
+  void Add(const CustomOp& op) {
+    ops.push_back(op);
+    Check(api, ort::CustomOpDomain_Add(api, domain.get(), &ops.back()));
   }
 };
 
 // The domain for this copy of ONNX Runtime; a process may have several. It is created once and never
 // released: sessions keep pointers to it, and the order in which libraries are unloaded at exit is not
 // defined.
-OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* shape_api) {
+OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* shape_api, const OrtApi* device_api) {
   // Lock-free: see Pool::Instance. Of concurrent first calls, one stores its registration.
   static std::atomic<const Registration*> first{nullptr};
   const Registration* known = first;
@@ -85,7 +95,7 @@ OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* shape_api) {
          registration = registration->next) {
       if (registration->api == api) return registration->domain.get();
     }
-    if (made == nullptr) made = std::make_unique<Registration>(api, shape_api);
+    if (made == nullptr) made = std::make_unique<Registration>(api, shape_api, device_api);
     made->next = known;
     if (first.compare_exchange_strong(known, made.get())) return made.release()->domain.get();
   }
@@ -121,6 +131,8 @@ extern "C" BNGRAD_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options
         // Reports an invalid BNGRAD_ISA at registration instead of at the first run.
         bngrad::ActiveIsa();
         const OrtApi* const shape_api = bngrad::LaterApi(base, ort::kShapeReferenceVersion);
-        bngrad::Check(api, ort::AddCustomOpDomain(api, options, bngrad::DomainFor(api, shape_api)));
+        const OrtApi* const device_api = bngrad::LaterApi(base, ort::kAllocatorVersion);
+        bngrad::Check(api,
+                      ort::AddCustomOpDomain(api, options, bngrad::DomainFor(api, shape_api, device_api)));
       });
 }

@@ -1,24 +1,31 @@
 // BatchNormalizationStatistics as an ONNX Runtime op. Formulas: core/training.hpp.
 #include "core/dispatch.hpp"
 #include "core/training.hpp"
+#include "cuda/batch_norm.hpp"
 #include "ort/op.hpp"
 
 namespace bngrad {
 namespace {
 
-class StatisticsNode final : public Node {
+class StatisticsNode final : public DeviceNode {
  public:
   explicit StatisticsNode(const NodeAttributes& attributes) : epsilon_(attributes.GetFloat("epsilon")) {
     CheckEpsilon(epsilon_);
   }
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
-    const StatisticsArguments arguments = {types, epsilon_, c.DataLikeX(0), c.ChannelOutput(0),
-                                           c.ChannelOutput(1)};
-    Statistics(c.layout(), arguments, *ActiveIsa().table, parallel);
+    Statistics(c.layout(), Arguments(c, types), *ActiveIsa().table, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    cuda::Statistics(c.layout(), Arguments(c, types), device);
   }
 
  private:
+  StatisticsArguments Arguments(const RunContext& c, const Types& types) const {
+    return {types, epsilon_, c.DataLikeX(0), c.ChannelOutput(0), c.ChannelOutput(1)};
+  }
+
   const double epsilon_;
 };
 

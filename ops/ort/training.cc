@@ -2,12 +2,13 @@
 #include "core/training.hpp"
 
 #include "core/dispatch.hpp"
+#include "cuda/batch_norm.hpp"
 #include "ort/op.hpp"
 
 namespace bngrad {
 namespace {
 
-class TrainingNode final : public Node {
+class TrainingNode final : public DeviceNode {
  public:
   explicit TrainingNode(const NodeAttributes& attributes)
       : epsilon_(attributes.GetFloat("epsilon")),
@@ -18,24 +19,31 @@ class TrainingNode final : public Node {
   }
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
-    const TrainingArguments arguments = {types,
-                                         epsilon_,
-                                         momentum_,
-                                         unbiased_running_var_,
-                                         c.DataLikeX(0),
-                                         c.ChannelData(1),
-                                         c.ChannelData(2),
-                                         c.ChannelData(3),
-                                         c.ChannelData(4),
-                                         c.OutputLikeX(0),
-                                         c.ChannelOutput(1),
-                                         c.ChannelOutput(2),
-                                         c.ChannelOutput(3),
-                                         c.ChannelOutput(4)};
-    Training(c.layout(), arguments, *ActiveIsa().table, parallel);
+    Training(c.layout(), Arguments(c, types), *ActiveIsa().table, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    cuda::Training(c.layout(), Arguments(c, types), device);
   }
 
  private:
+  TrainingArguments Arguments(const RunContext& c, const Types& types) const {
+    return {types,
+            epsilon_,
+            momentum_,
+            unbiased_running_var_,
+            c.DataLikeX(0),
+            c.ChannelData(1),
+            c.ChannelData(2),
+            c.ChannelData(3),
+            c.ChannelData(4),
+            c.OutputLikeX(0),
+            c.ChannelOutput(1),
+            c.ChannelOutput(2),
+            c.ChannelOutput(3),
+            c.ChannelOutput(4)};
+  }
+
   const double epsilon_, momentum_;
   const bool unbiased_running_var_;
 };

@@ -101,6 +101,7 @@ def build_wheel(target: Target, source: Path, folder: Path) -> Path:
         "cmake.define.BNGRAD_ZIG": zig(),
         "cmake.define.BNGRAD_ZIG_TARGET": target.zig,
         "cmake.define.BNGRAD_WERROR": "ON",
+        "cmake.define.BNGRAD_CUDA": "OFF" if target.file_format == "MACHO" else "ON",
     }
     arguments = [f"--config-setting={name}={value}" for name, value in settings.items()]
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, *arguments, source)

@@ -1,22 +1,45 @@
 // The C ABI with the CUDA kernels on the CPU, for kernel_fuzz.cc: its ops run on the emulated device.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "c_api/call.hpp"
 #include "core/grad.hpp"
 #include "core/grad_grad.hpp"
 #include "core/training.hpp"
+#include "cuda/batch_norm.hpp"
+#include "cuda/ptx.hpp"
 #include "cuda_emulation.hpp"
 
 namespace bngrad {
 namespace {
 
-// More processors than blocks, so that channels are divided.
-constexpr int kProcessors = 5;
+class EmulatedDevice final : public cuda::Device {
+ public:
+  int processors() const override { return 5; }  // more than blocks, so that channels are divided
+
+  void* Scratch(size_t bytes) override {
+    scratch_.emplace_back(new unsigned char[bytes + 1]);
+    std::memset(scratch_.back().get(), 0xff, bytes);  // NaN: nothing may rely on zeros
+    return scratch_.back().get();
+  }
+
+  void Launch(ElementType module, const std::string& kernel, uint32_t blocks, uint32_t splits,
+              const void* argument) override {
+    cuda::RunGrid(cuda::FindKernel(cuda::ModuleText(module), kernel), blocks, splits, argument);
+  }
+
+ private:
+  std::vector<std::unique_ptr<unsigned char[]>> scratch_;
+};
 
 }  // namespace
 
 // c_api/api.cc calls these, because they fit its arguments better than those of core/.
 template <class Arguments, void (*kOp)(const Layout&, const Arguments&, cuda::Device&)>
 void RunEmulated(const Layout& layout, const Arguments& arguments) {
-  cuda::EmulatedDevice device(kProcessors);
+  EmulatedDevice device;
   kOp(layout, arguments, device);
 }
 static void Grad(const Layout& layout, const GradArguments& arguments, const KernelTable&, PoolThreads&) {

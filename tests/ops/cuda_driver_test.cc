@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   if (argc != 2) return 2;
   try {
     bngrad::cuda::Driver driver(
-        argv[1], [](ElementType type) { return type == ElementType::kFloat ? "float32" : "?"; });
+        argv[1], [](ElementType type) { return std::string(type == ElementType::kFloat ? "float32" : "?"); });
     std::printf("%d multiprocessors\n", driver.Processors());
     const int argument = 7;
     void* const stream = reinterpret_cast<void*>(0x10);

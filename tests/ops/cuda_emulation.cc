@@ -3,9 +3,9 @@
 #include <ucontext.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/maps.h"
@@ -15,8 +15,6 @@ namespace bngrad::cuda {
 namespace {
 
 #include "kernels/float16-inl.h"
-
-using Kernel = void (*)(const void* argument);
 
 std::map<std::string, Kernel>& Kernels() {
   static std::map<std::string, Kernel> kernels;
@@ -28,20 +26,6 @@ struct Registered {
     Kernels()[std::string(module) + " " + name] = kernel;
   }
 };
-
-const char* ModuleOf(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat:
-      return "float32";
-    case ElementType::kDouble:
-      return "float64";
-    case ElementType::kFloat16:
-      return "float16";
-    case ElementType::kBFloat16:
-      break;
-  }
-  return "bfloat16";
-}
 
 struct Thread {
   ucontext_t context;
@@ -96,17 +80,13 @@ double SquareRoot(double value) { return std::sqrt(value); }
 float Widened(Float16 value) { return ToFloat(value); }
 void Narrow(float value, Float16* to) { FromFloat(value, to); }
 
-void* EmulatedDevice::Scratch(size_t bytes) {
-  scratch_.emplace_back(new unsigned char[bytes + 1]);
-  std::memset(scratch_.back().get(), 0xff, bytes);  // NaN: nothing may rely on zeros
-  return scratch_.back().get();
+Kernel FindKernel(const std::string& module, const std::string& name) {
+  const auto entry = Kernels().find(module + " " + name);
+  return entry == Kernels().end() ? nullptr : entry->second;
 }
 
-void EmulatedDevice::Launch(ElementType module, const std::string& kernel, uint32_t blocks, uint32_t splits,
-                            const void* argument) {
-  const auto entry = Kernels().find(std::string(ModuleOf(module)) + " " + kernel);
-  if (entry == Kernels().end()) std::abort();
-  block.kernel = entry->second;
+void RunGrid(Kernel kernel, uint32_t blocks, uint32_t splits, const void* argument) {
+  block.kernel = kernel;
   block.argument = argument;
   for (block.y = 0; block.y < splits; ++block.y) {
     for (block.x = 0; block.x < blocks; ++block.x) RunBlock();

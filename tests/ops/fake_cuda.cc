@@ -2,20 +2,66 @@
 //   FAKE_CUDA_FAIL=cuInit      this function returns an error
 //   FAKE_CUDA_VERSION=8000     the version of the driver
 //   FAKE_CUDA_CONTEXT=none     no context is current
-// FAKE_CUDA_MISSING, when compiled, leaves out cuLaunchKernel. What is launched is printed.
+// FAKE_CUDA_MISSING, when compiled, leaves out cuLaunchKernel. What is launched is printed; with
+// FAKE_CUDA_RUNS it is run instead, by the emulation.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#if defined(FAKE_CUDA_RUNS)
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "cuda_emulation.hpp"
+#endif
+
 namespace {
 
 constexpr int kError = 2;  // CUDA_ERROR_OUT_OF_MEMORY
-int a_context, a_module;
+int a_context;
 
 int Result(const char* function) {
   const char* const failing = std::getenv("FAKE_CUDA_FAIL");
   return failing != nullptr && std::strcmp(failing, function) == 0 ? kError : 0;
 }
+
+struct Launch {
+  unsigned x, y, z, threads;
+  void *stream, *argument;
+};
+
+#if defined(FAKE_CUDA_RUNS)
+using namespace bngrad::cuda;
+
+void* Load(const char* name) {
+  static std::set<std::string> modules;
+  return const_cast<std::string*>(&*modules.insert(name).first);
+}
+void* Find(void* module, const char* name) {
+  return reinterpret_cast<void*>(FindKernel(*static_cast<std::string*>(module), name));
+}
+void Start(void* function, const Launch& launch) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  RunGrid(reinterpret_cast<Kernel>(function), launch.x, launch.y, launch.argument);
+}
+#else
+int a_module;
+
+void* Load(const char* name) {
+  std::printf("module %s\n", name);
+  return &a_module;
+}
+void* Find(void*, const char* name) {
+  std::printf("function %s\n", name);
+  return const_cast<char*>(name);
+}
+[[maybe_unused]] void Start(void*, const Launch& launch) {
+  std::printf("launch %ux%ux%u of %u threads, stream %p, argument %d\n", launch.x, launch.y, launch.z,
+              launch.threads, launch.stream, *static_cast<int*>(launch.argument));
+}
+#endif
 
 }  // namespace
 
@@ -50,23 +96,21 @@ FAKE(cuDeviceGetAttribute, int* value, int attribute, int) {
   return Result("cuDeviceGetAttribute");
 }
 FAKE(cuModuleLoadDataEx, void** module, const void* text, unsigned count, int* options, void** values) {
-  std::printf("module %s\n", static_cast<const char*>(text));
-  *module = &a_module;
+  *module = Load(static_cast<const char*>(text));
   for (unsigned i = 0; Result("cuModuleLoadDataEx") != 0 && i < count; ++i) {
     if (options[i] == 5) std::strcpy(static_cast<char*>(values[i]), "line 1: syntax error");
   }
   return Result("cuModuleLoadDataEx");
 }
-FAKE(cuModuleGetFunction, void** function, void*, const char* name) {
-  *function = const_cast<char*>(name);
-  std::printf("function %s\n", name);
+FAKE(cuModuleGetFunction, void** function, void* module, const char* name) {
+  *function = Find(module, name);
   return Result("cuModuleGetFunction");
 }
 #if !defined(FAKE_CUDA_MISSING)
-FAKE(cuLaunchKernel, void*, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
+FAKE(cuLaunchKernel, void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
      unsigned, void* stream, void** arguments, void**) {
-  std::printf("launch %ux%ux%u of %u threads, stream %p, argument %d\n", x, y, z, threads, stream,
-              *static_cast<int*>(arguments[0]));
-  return Result("cuLaunchKernel");
+  const int result = Result("cuLaunchKernel");
+  if (result == 0) Start(function, {x, y, z, threads, stream, arguments[0]});
+  return result;
 }
 #endif

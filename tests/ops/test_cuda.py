@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import lzma
 import os
+import random
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from cmake_build import SOURCES
-from environments import cached_environment, run
+from cmake_build import CMAKE, SOURCES, cmake
+from environments import cached_environment
+from ops.cuda import ptx
 from test_programs import only_linux
 from test_programs import run as run_program
 
 CARDS = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
+OPS = Path(__file__).with_name("test_ort_op.py")
 REQUIREMENTS = ["ziglang==0.17.1", "nvidia-cuda-nvcc==13.*"]
 
 
@@ -106,17 +111,52 @@ def test_a_fault_of_the_driver_is_named(build, library, environment, message):
     assert re.search(f"^error: .*{message}", output, re.MULTILINE)
 
 
+TEXTS = {
+    "nothing": b"",
+    "one byte": b"a",
+    "a run": b"a" * 100_000,
+    "no repetition": random.Random(0).randbytes(5000),  # noqa: S311
+    "text": Path(__file__).read_bytes() * 3,
+}
+
+
+def decompress(build, folder, stream, size):
+    (folder / "stream").write_bytes(stream)
+    command = [build / "tests" / "cuda_ptx", folder / "stream", str(size)]
+    return subprocess.run(command, capture_output=True, check=False)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_decompression(build, tmp_path, text):
+    stream = lzma.compress(text, format=lzma.FORMAT_RAW, filters=[ptx.LZMA])
+    assert decompress(build, tmp_path, stream, len(text)).stdout == text
+    for corrupt in (stream[:4], stream[: len(stream) // 2]):
+        done = decompress(build, tmp_path, corrupt, len(text) + 10_000)
+        assert (done.returncode, done.stderr) == (1, b"error: the compressed kernels are corrupt\n")
+
+
 @pytest.fixture(scope="module")
 def compiler(request):
     """An interpreter with the compiler and the assembler."""
     return cached_environment(request.config.cache.mkdir("cuda_compiler") / "venv", REQUIREMENTS)
 
 
+@pytest.fixture(scope="module")
+def build_with_kernels(compiler, tmp_path_factory):
+    """The folder of a build whose library has the kernels as PTX."""
+    folder = tmp_path_factory.mktemp("with_kernels")
+    options = ("-DBUILD_TESTING=ON", "-DSKBUILD=", "-DBNGRAD_CUDA=ON", f"-DPython3_EXECUTABLE={compiler}")
+    cmake("-S", SOURCES, "-B", folder, *options)
+    cmake("--build", folder, "--parallel", "2", "--target", "bngrad", "cuda_ptx")
+    return folder
+
+
 @pytest.mark.long
-def test_ptx(compiler, tmp_path):
-    run(compiler, SOURCES / "cuda" / "ptx.py", tmp_path)
+def test_ptx(compiler, build_with_kernels, tmp_path):
+    """The text in the library is what the assembler of each card takes."""
+    run_program(build_with_kernels / "tests" / "cuda_ptx", tmp_path)
     modules = sorted(tmp_path.glob("*.ptx"))
-    assert [module.stem for module in modules] == ["bfloat16", "float16", "float32", "float64"]
+    assert [module.stem for module in modules] == ["1", "10", "11", "16"]
     (ptxas,) = Path(compiler).parents[1].glob("lib/python3*/site-packages/nvidia/*/bin/ptxas")
     for module in modules:
         text = module.read_text()
@@ -127,10 +167,47 @@ def test_ptx(compiler, tmp_path):
             run_program(ptxas, f"-arch={card}", module, "-o", tmp_path / "out")
 
 
+@pytest.mark.long
+@only_linux
+def test_a_library_with_kernels_on_the_cpu(build, build_with_kernels):
+    """Ops of two providers have one name; sessions on the CPU are as before."""
+    libraries = [folder / "libbngrad.so" for folder in (build, build_with_kernels)]
+    if not has_cuda(libraries[0]):
+        sizes = [library.stat().st_size for library in libraries]
+        assert sizes[1] - sizes[0] < 300_000
+    assert has_cuda(libraries[1])
+    options = ("-q", "-n0", "-p", "no:cacheprovider")
+    run_program(sys.executable, "-m", "pytest", *options, OPS, BNGRAD_LIBRARY=str(libraries[1]))
+
+
+def has_cuda(library):
+    command = [sys.executable, "-c", f"import ctypes; print(ctypes.CDLL({str(library)!r}).bngrad_has_cuda())"]
+    return int(run_program(*command)) == 1
+
+
 def test_what_is_missing_is_named(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-S", SOURCES / "cuda" / "ptx.py", tmp_path], capture_output=True, text=True, check=False
+        [sys.executable, "-S", SOURCES / "cuda" / "ptx.py", tmp_path / "ptx.cc"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (
         1, "ptx.py: ziglang is missing; install it with: pip install ziglang==0.17.1\n"
     )  # fmt: skip
+
+
+@pytest.mark.skipif(find_spec("ziglang") is not None, reason="this Python has the compiler")
+@pytest.mark.parametrize("cuda", ["AUTO", "ON"])
+def test_a_build_without_the_compiler(tmp_path, cuda):
+    options = (f"-DBNGRAD_CUDA={cuda}", f"-DPython3_EXECUTABLE={sys.executable}", "-DSKBUILD=")
+    done = subprocess.run(
+        [CMAKE, "-S", SOURCES, "-B", tmp_path, *options], capture_output=True, text=True, check=False
+    )
+    output = " ".join((done.stdout + done.stderr).split())
+    if cuda == "AUTO":
+        assert done.returncode == 0
+        assert f"Without CUDA kernels: {sys.executable} has no ziglang (pip install ziglang==0.17.1)" in output
+    else:
+        assert done.returncode == 1
+        assert "BNGRAD_CUDA=ON needs a Python with ziglang: pip install ziglang==0.17.1" in output

@@ -22,7 +22,7 @@ from cmake_build import SOURCES, cmake
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="the names are those of Linux")
 
-PROGRAMS = ("c_caller", "pool_test", "float_mode_test", "partition_test")
+PROGRAMS = ("c_caller", "pool_test", "float_mode_test", "partition_test", "cuda_scratch_test")
 """Test programs without arguments, which exit with 0 on success."""
 
 
@@ -47,7 +47,7 @@ def test_exports():
         line.split("(")[0].split()[-1] for line in (SOURCES / "bngrad.h").read_text().split("BNGRAD_EXPORT")[4:]
     ]
     assert set(names) == {"RegisterCustomOps", *functions}
-    assert len(functions) == 23
+    assert len(functions) == 24
 
 
 def kernel_objects(build, pattern):
@@ -196,9 +196,10 @@ def test_clang(tmp_path):
 @only_linux
 def test_thread_sanitizer(tmp_path):
     """The threads that the C interface keeps, with the sanitizer that sees races."""
-    build_sanitized(tmp_path, "thread", "--target", "pool_test", "float_mode_test")
-    run(tmp_path / "tests" / "pool_test")
-    run(tmp_path / "tests" / "float_mode_test")
+    programs = ("pool_test", "float_mode_test", "cuda_scratch_test")
+    build_sanitized(tmp_path, "thread", "--target", *programs)
+    for program in programs:
+        run(tmp_path / "tests" / program)
 
 
 @pytest.mark.long
