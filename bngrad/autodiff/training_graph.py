@@ -15,6 +15,7 @@ from bngrad.autodiff.rules.normalization import UNBIASED
 from bngrad.autodiff.share_loss import share_loss
 from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.autodiff.walk import add_gradients
+from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.gc_pause import without_collections
 from bngrad.graph.node_makers import NodesAtEnd
@@ -23,6 +24,7 @@ from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.options import ForwardOptions
 from bngrad.passes.precision.mixed_precision import MINIMUM_OPSET, MixedPrecisionPass
+from bngrad.passes.precision.sixteen_bit_ops import SIXTEEN_BIT_OPS
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -68,7 +70,7 @@ def training_graph(
         changes: Options that replace those in ``options``.
 
     Raises:
-        ModelError: A name is wrong, or the model cannot be differentiated.
+        ModelError: A name is wrong, the model cannot be differentiated, or mixed precision changes nothing.
         UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient.
     """
     options = replace(options, **changes)
@@ -81,8 +83,9 @@ def training_graph(
         result.graph.outputs.append(target)
     names = [str(value.name) for value in find_wrt(result, options.wrt, target)]
     if mixed is not None:
-        MixedPrecisionPass(mixed)(result)
-        target = find_loss(result, str(target.name))
+        name = str(target.name)
+        _to_mixed_precision(result, mixed)
+        target = find_loss(result, name)
     if share:
         target = share_loss(result, target, names)
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
@@ -97,6 +100,20 @@ def training_graph(
     return Training(
         result, str(target.name), gradients, running, loss_scale=None if scale is None else str(scale.name)
     )
+
+
+def _to_mixed_precision(model: ir.Model, dtype: ir.DataType) -> None:
+    """Lets a prepared model compute in 16 bits.
+
+    Raises:
+        ModelError: No node of it does.
+    """
+    if not MixedPrecisionPass(dtype)(model).modified:
+        products = ", ".join(name for (_, name), op in SIXTEEN_BIT_OPS.items() if op.casts)
+        raise ModelError(
+            f"the model has no node in float32 that mixed precision computes in {dtype.name.lower()}: {products}; "
+            "expected a model with one of them in float32, or precision model"
+        )
 
 
 def _add_loss_scale(model: ir.Model) -> ir.Value:

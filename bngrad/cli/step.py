@@ -103,6 +103,7 @@ def step_command(
     training loop in any language feeds the data, the learning rate and the state, and takes the loss and the new
     state. The metadata of OUTPUT record what each input and output is.
     """
+    from bngrad.errors import UnsupportedNodeError
     from bngrad.io import files
     from bngrad.training.kernels import refuse_without_kernels
     from bngrad.training.step import build_step
@@ -117,8 +118,13 @@ def step_command(
         groups=_groups(no_decay, no_decay_1d, lr_scale),
         **options,
     )
-    for graph in (step.model, step.evaluation):
-        refuse_without_kernels(graph)
+    try:
+        for graph in (step.model, step.evaluation):
+            refuse_without_kernels(graph)
+    except UnsupportedNodeError as error:
+        if options["precision"] != "mixed-bfloat16":
+            raise
+        raise UnsupportedNodeError(f"{error}; or give --precision mixed, which the CPU runs in float16") from error
     written = save_step(step, path)
     print_warnings(step.warnings, step.notes)
     if as_json:

@@ -98,8 +98,8 @@ def differences(origin: Mapping[str, Any], info: StepInfo) -> list[str]:
     # The graph of another optimizer is another one, and the step of one rank of several has further nodes.
     elif not lines and was.get("graph") != has["graph"] and origin.get("synchronized") == now["synchronized"]:
         lines.append(
-            "it was trained in another way: other parameter groups, other batch norms in training mode, or other "
-            "attributes that only training has, such as the ratio of a Dropout"
+            "it was trained in another way: other parameter groups, another precision, other batch norms in "
+            "training mode, or other attributes that only training has, such as the ratio of a Dropout"
         )
     return lines
 

@@ -10,9 +10,10 @@ import pytest
 import bngrad
 from bfloat16_on_cpu import rounding_session
 from bngrad.cli import run
-from bngrad.errors import InputError, TrainingError
+from bngrad.errors import InputError, ModelError, TrainingError
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.training.loss_scaling import LARGEST
+from bngrad.training.step_files import read_state_of_step
 from bngrad.validation.float64 import Evaluator
 from bngrad.validation.widening import to_float64, widened_array
 from emulated_ranks import Ranks
@@ -193,13 +194,17 @@ def test_the_scale_grows():
     assert scales == [2, 2, 4, 4, 4, 8, 8]
 
 
+def in_float32(body, weight):
+    """A model whose product has no gradient: the gradient of w is in float32, and does not overflow."""
+    text = f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[N,3] x) => (float loss) <float[3] w = {weight}, float[3,1] k = {{0, 0, 0}}> {{
+        {body} p = MatMul (x, k) s = Add (y, p) loss = ReduceMean <keepdims = 0> (s) }}"""
+    return onnx.parser.parse_model(text)
+
+
 def test_the_largest_scale_stays():
-    """A loss of float32 ops alone does not overflow."""
-    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[N,3] x) => (float loss) <float[3] w = {1, 2, 3}>
-        { y = Mul (x, w) loss = ReduceMean <keepdims = 0> (y) }"""
-    step = bngrad.training_step(
-        onnx.parser.parse_model(text), precision="mixed", init_scale=LARGEST / 2, growth_interval=1
-    )
+    model = in_float32("y = Mul (x, w)", "{1, 2, 3}")
+    step = bngrad.training_step(model, precision="mixed", init_scale=LARGEST / 2, growth_interval=1, wrt=["w"])
     trainer = bngrad.Trainer(step, learning_rate=1.0)
     for _ in range(3):
         trainer.step(x=np.ones((2, 3), np.float32))
@@ -210,9 +215,8 @@ def test_the_largest_scale_stays():
 
 def test_gradients_that_no_scale_makes_finite():
     """The gradient of the root at 0 is infinite, whatever it is multiplied by."""
-    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[N,3] x) => (float loss) <float[3] w = {0, 1, 2}>
-        { r = Sqrt (w) y = Mul (x, r) loss = ReduceMean <keepdims = 0> (y) }"""
-    step = bngrad.training_step(onnx.parser.parse_model(text), precision="mixed", init_scale=2.0**-23)
+    model = in_float32("r = Sqrt (w) y = Mul (x, r)", "{0, 1, 2}")
+    step = bngrad.training_step(model, precision="mixed", init_scale=2.0**-23, wrt=["w"])
     trainer = bngrad.Trainer(step, learning_rate=1.0)
     data = np.ones((2, 3), np.float32)
     for _ in range(2):
@@ -298,6 +302,60 @@ def test_refused_options(message):
         bngrad.training_step(network(), **REFUSED[message])
 
 
+def test_a_model_in_another_type_is_refused():
+    message = "no node in float32 that mixed precision computes in float16: Conv, ConvTranspose, Gemm, MatMul; exp"
+    with pytest.raises(ModelError, match=message):
+        bngrad.training_step(distributed_network(), precision="mixed")
+
+
+FORMS = {
+    "the loss is a product": ("loss = MatMul (x, w)", "float[4] x", "float[4] w = {1, 2, 3, 4}", {}),
+    "a loss of one dimension": ("loss = MatMul (x, w)", "float[1,4] x", "float[4] w = {1, 2, 3, 4}", {}),
+    "outputs": (
+        "y = MatMul (x, w) z = Relu (y) loss = ReduceMean <keepdims = 0> (z)",
+        "float[4,4] x",
+        "float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        {"outputs": ["y", "z"]},
+    ),
+    "a weight of two products": (
+        """y = MatMul (x, w) t = Transpose (w) z = MatMul (y, t) q = Mul (z, z)
+        loss = ReduceMean <keepdims = 0> (q)""",
+        "float[3,4] x",
+        "float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        {},
+    ),
+    "bounds": (
+        """y = Gemm (x, w, b) z = Clip (y, low, high) p = Pad (z, pads, low)
+        loss = ReduceMean <keepdims = 0> (p)""",
+        "float[3,4] x",
+        """float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] b = {1, 2}, float low = {0}, float high = {16.5},
+        int64[4] pads = {0, 1, 0, 1}""",
+        {},
+    ),
+}
+
+
+@every_value(precision=list(ROUNDING), case=list(FORMS))
+def test_forms_of_models(precision, case):
+    """Names, types and shapes stay; in float64 the results do."""
+    body, data, weights, options = FORMS[case]
+    shape = {"a loss of one dimension": "[1]"}.get(case, "")
+    kept = ", float[4,2] y, float[4,2] z" if options else ""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 18]> g ({data}) => (float{shape} loss{kept}) <{weights}>
+        {{ {body} }}"""
+    )
+    plain = bngrad.training_step(model, **options)
+    mixed = bngrad.training_step(model, precision=precision, **options)
+    assert mixed.info.loss == plain.info.loss == "loss"
+    assert mixed.info.outputs[: len(plain.info.outputs)] == plain.info.outputs
+    shapes = [dimension.dim_value for dimension in model.graph.input[0].type.tensor_type.shape.dim]
+    feeds = {"x": np.random.default_rng(0).random(shapes).astype(np.float32)}
+    expected, actual = (call(step, Evaluator(step.model), step.state, feeds)[0] for step in (plain, mixed))
+    for name in ("loss", *plain.info.outputs, plain.info.state["w"].new):
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-9, err_msg=name)
+
+
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     onnx.save(network(), "model.onnx")
@@ -319,5 +377,28 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert bngrad.read_training_step("step.onnx").state["scaler/scale"] == 1024
     capsys.readouterr()
     assert run(["step", "model.onnx", "-o", "other.onnx", "--precision", "mixed-bfloat16"]) == 2
-    assert "has no CPU kernel of" in (message := capsys.readouterr().err)
+    message = capsys.readouterr().err
+    assert message.endswith("; or give --precision mixed, which the CPU runs in float16\n")
+    assert "has no CPU kernel of" in message
     assert message.count("\n") == 1
+
+
+def test_files_of_a_state(tmp_path, monkeypatch):
+    """The command finalize reads a state of mixed precision; one of another precision is refused."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(network(), "model.onnx")
+    trainers = {
+        kind: bngrad.Trainer(bngrad.training_step(network(), precision=kind), learning_rate=0.1)
+        for kind in ("model", "mixed")
+    }
+    for kind, trainer in trainers.items():
+        trainer.step(**batch())
+        trainer.save(f"{kind}.safetensors")
+    assert run(["finalize", "model.onnx", "--weights", "mixed.safetensors", "-o", "out.onnx"]) == 0
+    (logits,) = bngrad.session("out.onnx").run(None, {"x": batch()["x"]})
+    np.testing.assert_allclose(logits, trainers["mixed"].evaluate(**batch())["logits"], rtol=1e-5, atol=1e-6)
+    with pytest.raises(InputError, match="state of another model or optimizer than the step: the state lacks"):
+        trainers["mixed"].load("model.safetensors")
+    origin = bngrad.training_step(network(), precision="mixed-bfloat16").info
+    with pytest.raises(InputError, match="trained in another way: other parameter groups, another precision"):
+        read_state_of_step("model.safetensors", origin)
