@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # type checkers read only imports; without these, every name 
     from bngrad.autodiff.metadata import read_training_graph as read_training_graph
     from bngrad.errors import BngradError as BngradError
     from bngrad.errors import BngradWarning as BngradWarning
+    from bngrad.errors import DeviceError as DeviceError
     from bngrad.errors import DistributedError as DistributedError
     from bngrad.errors import InputError as InputError
     from bngrad.errors import LibraryError as LibraryError
@@ -68,8 +69,8 @@ if TYPE_CHECKING:  # type checkers read only imports; without these, every name 
 _NAMES = {
     "api": "differentiate finalize inspect rewrite save training_step",
     "autodiff.metadata": "TrainingGraph read_training_graph",
-    "errors": "BngradError BngradWarning DistributedError InputError LibraryError ModelError OracleError "
-    "TrainingError UnsupportedNodeError VersionError",
+    "errors": "BngradError BngradWarning DeviceError DistributedError InputError LibraryError ModelError "
+    "OracleError TrainingError UnsupportedNodeError VersionError",
     "inspection.inspect": "Inspection",
     "opset.parameter_shape": "derive_parameter_shape",
     "runtime.session": "get_library_path register session",

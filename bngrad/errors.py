@@ -44,6 +44,10 @@ class VersionError(BngradError):
     """A required package is missing, too old, or incompatible with another package."""
 
 
+class DeviceError(BngradError):
+    """A device, its driver or its libraries are missing or too old; or the device failed or has no memory left."""
+
+
 class TrainingError(BngradError):
     """Training cannot continue: the loss or the state is not finite."""
 

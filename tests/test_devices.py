@@ -5,25 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import bngrad
 from bngrad.cli import run
-from bngrad.errors import InputError
+from bngrad.errors import DeviceError, InputError
 from bngrad.ort_training.api import CheckpointState, Module
-from bngrad.runtime.device import Device, execution_providers
+from bngrad.runtime.device import Device, DeviceOptions, execution_providers
 from ort_training import small_artifacts
 from training.trainer_cases import batch, network, samples, step_of
 
 ROOT = Path(bngrad.__file__).parent
 ACCEPTED = ["cpu", "cpu:0"]
-UNSUPPORTED = ["cuda", "cuda:1", "webgpu", "CPU", "cpu:1", "cpu:", "cpu:00", "cpu:-0", " cpu", ""]
+UNSUPPORTED = [
+    "webgpu",
+    "CPU",
+    "cpu:1",
+    "cpu:",
+    "cpu:00",
+    "cpu:-0",
+    " cpu",
+    "",
+    "cuda:",
+    "cuda:00",
+    "cuda:-1",
+    "CUDA",
+]
 NO_NAMES = [0, None, b"cpu", ["cpu"]]
 
 
 def refusal(device):
     if isinstance(device, str):
-        return f"device {device!r} is not supported; expected 'cpu'"
+        return f"device {device!r} is not supported; expected 'cpu' or 'cuda', or with an index 'cuda:1'"
     return f"device is {device!r}; expected a string such as 'cpu'"
 
 
@@ -80,7 +94,7 @@ def test_every_function_accepts(entry, device, tmp_path):
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
-@pytest.mark.parametrize("device", ["cuda", None])
+@pytest.mark.parametrize("device", ["webgpu", None])
 def test_every_function_refuses(entry, device, tmp_path):
     with pytest.raises(InputError) as error:
         entry(device, tmp_path)
@@ -122,12 +136,44 @@ def test_every_command_accepts(command, capsys):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_refuses(command, folder, capsys):
     files = sorted(folder.iterdir())
-    assert run([*COMMANDS[command], "--device", "cuda"]) == 2
-    assert capsys.readouterr() == ("", f"bngrad: error: {refusal('cuda')}\n")
+    assert run([*COMMANDS[command], "--device", "webgpu"]) == 2
+    assert capsys.readouterr() == ("", f"bngrad: error: {refusal('webgpu')}\n")
     assert sorted(folder.iterdir()) == files
 
 
-def test_bench_has_no_device(capsys):
-    """The kernels that it times run on the CPU, without a session."""
-    assert run(["bench", "--shape", "2x2", "--device", "cpu"]) == 2
-    assert capsys.readouterr().err.startswith("bngrad: error: No such option '--device'")
+OPTIONS = {"tf32": {"use_tf32": "1"}, "cuda_graph": {"enable_cuda_graph": "1"}}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_options_of_cuda_devices(option):
+    (cuda, settings), cpu = execution_providers("cuda:1", DeviceOptions(**{option: True}))
+    assert (cuda, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    others = {"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "0"}
+    assert settings.items() >= (others | OPTIONS[option]).items()
+    with pytest.raises(InputError, match=f"^{option} is for CUDA devices, and the device is 'cpu:0'$"):
+        execution_providers("cpu:0", DeviceOptions(**{option: True}))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+def test_a_build_for_the_cpu_is_named(entry, tmp_path):
+    """Real: onnxruntime as it is installed here."""
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime is built for CUDA")
+    with pytest.raises(DeviceError if entry != train_as_onnxruntime else InputError) as error:
+        entry("cuda", tmp_path)
+    assert str(error.value) == (
+        "device 'cuda' needs a build of ONNX Runtime for CUDA, and onnxruntime "
+        f"{onnxruntime.__version__} is built for the CPU; run pip uninstall onnxruntime, and pip install "
+        "onnxruntime-gpu"
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_build_for_the_cpu_ends_a_command(command, folder, capsys):
+    files = sorted(folder.iterdir())
+    assert run([*COMMANDS[command], "--device", "cuda"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("bngrad: error: device 'cuda' needs a build of ONNX Runtime for CUDA")
+    assert output.err.count("\n") == 1
+    assert sorted(folder.iterdir()) == files

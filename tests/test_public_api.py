@@ -30,6 +30,7 @@ NAMES = [
     "ConstantSchedule",
     "CosineSchedule",
     "CrossEntropy",
+    "DeviceError",
     "DistributedError",
     "Huber",
     "InputError",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NOT_FINITE, _INTERRUPTED = 1, 130
 """Exit codes."""
 
-_DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
+_DATA, _DEVICE, _RATE, _RANKS = "Data", "Device", "Learning rate", "Distributed"
 
 
 @click.command(
@@ -100,7 +100,26 @@ _DATA, _RATE, _RANKS = "Data", "Learning rate", "Distributed"
     show_default=True,
     help="Implementation of the ops.",
 )
-@option("--device", default=CPU, show_default=True, metavar="DEVICE", help="Device to train on: `cpu`.")
+@option(
+    "--device",
+    default=CPU,
+    show_default=True,
+    metavar="DEVICE",
+    group=_DEVICE,
+    help="Device to train on: `cpu`, `cuda` or `cuda:1` ([GPUs](../guides/gpu.md)).",
+)
+@option(
+    "--tf32",
+    is_flag=True,
+    group=_DEVICE,
+    help="Round the factors of convolutions and matrix products to TF32 (`cuda`).",
+)
+@option(
+    "--cuda-graph",
+    is_flag=True,
+    group=_DEVICE,
+    help="Run steps as CUDA graphs, with batches of one size: needs --drop-last if the last batch is smaller.",
+)
 @option(
     "--learning-rate",
     type=float,
@@ -235,6 +254,8 @@ def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, 
         implementation=options["implementation"],
         device=options["device"],
         threads=options["threads"],
+        tf32=options["tf32"],
+        cuda_graph=options["cuda_graph"],
         comm=ranks.comm,
     )
     if options["output"] is not None:

@@ -5,22 +5,37 @@ A new kind of device is a row of `_KINDS`; `execution_providers` adds its option
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bngrad.errors import InputError
+from bngrad.errors import BngradError, InputError
+from bngrad.runtime.cuda_errors import failure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 CPU = "cpu"
+CUDA = "cuda"
 
 
 class _Kind(NamedTuple):
-    """A kind of device: its execution provider, and the indices of its devices."""
+    """A kind of device: its execution provider, and the indices that its devices can have."""
 
     provider: str
     indices: range
 
 
-_KINDS = {CPU: _Kind("CPUExecutionProvider", range(1))}
+_KINDS = {CPU: _Kind("CPUExecutionProvider", range(1)), CUDA: _Kind("CUDAExecutionProvider", range(100))}
+
+
+class DeviceOptions(NamedTuple):
+    """The options of sessions on a CUDA device."""
+
+    tf32: bool = False
+    """True to round the factors of convolutions and matrix products to TF32, of 10 bits."""
+    cuda_graph: bool = False
+    """True to capture a run as a CUDA graph, and to replay it then."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +47,7 @@ class Device:
 
     @classmethod
     def of(cls, name: object) -> Device:
-        """Returns the device of a name, such as ``cpu`` or ``cpu:0``.
+        """Returns the device of a name, such as ``cpu``, ``cuda`` or ``cuda:1``, whether or not it exists.
 
         Raises:
             InputError: The name is not a string, or names no supported device.
@@ -41,14 +56,58 @@ class Device:
             raise InputError(f"device is {name!r}; expected a string such as {CPU!r}")
         kind, colon, index = name.partition(":")
         if kind not in _KINDS or (colon and index not in map(str, _KINDS[kind].indices)):
-            raise InputError(f"device {name!r} is not supported; expected {' or '.join(map(repr, _KINDS))}")
+            raise InputError(
+                f"device {name!r} is not supported; expected {' or '.join(map(repr, _KINDS))}, or with an index "
+                f"'{CUDA}:1'"
+            )
         return cls(kind, int(index or 0))
 
+    def __str__(self) -> str:
+        """Returns the name, with the index if there can be several of the kind."""
+        return self.kind if self.kind == CPU else f"{self.kind}:{self.index}"
 
-def execution_providers(device: str = CPU) -> list[Any]:
+    @property
+    def provider(self) -> str:
+        """The execution provider of ONNX Runtime."""
+        return _KINDS[self.kind].provider
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raises an error of ONNX Runtime about the device, such as no memory left, as a `DeviceError`."""
+        try:
+            yield
+        except BngradError:
+            raise
+        except Exception as error:
+            device_error = failure(str(self), error) if self.kind == CUDA else None
+            if device_error is None:
+                raise
+            raise device_error from error
+
+
+def execution_providers(device: str = CPU, options: DeviceOptions | None = None) -> list[Any]:
     """Returns the ``providers`` that an `onnxruntime.InferenceSession` takes for a device.
 
+    Args:
+        device: The name of the device.
+        options: The options of a CUDA device.
+
     Raises:
-        InputError: See `Device.of`.
+        InputError: See `Device.of`; or an option is given for the CPU.
     """
-    return [_KINDS[Device.of(device).kind].provider]
+    kind, index = (parsed := Device.of(device)).kind, parsed.index
+    options = options or DeviceOptions()
+    if kind == CPU:
+        if wrong := [name for name, value in options._asdict().items() if value]:
+            raise InputError(f"{wrong[0]} is for CUDA devices, and the device is {device!r}")
+        return [_KINDS[CPU].provider]
+    settings = {
+        "device_id": str(index),
+        "use_tf32": str(int(options.tf32)),
+        "enable_cuda_graph": str(int(options.cuda_graph)),
+        # By rules instead of by timing, so that every run takes the same algorithms.
+        "cudnn_conv_algo_search": "HEURISTIC",
+        # The arena grows by what is needed: doubled, it would take memory that other sessions need.
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    return [(_KINDS[CUDA].provider, settings), _KINDS[CPU].provider]

@@ -20,11 +20,12 @@ from onnx.external_data_helper import uses_external_data
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
 from bngrad.arguments import renamed_keyword, require_choice
-from bngrad.errors import InputError, LibraryError, ModelError
+from bngrad.errors import BngradError, InputError, LibraryError, ModelError
 from bngrad.io.files import as_ir, to_proto
 from bngrad.options import Implementation
 from bngrad.runtime import native_library, versions
-from bngrad.runtime.device import CPU, execution_providers
+from bngrad.runtime.device import CPU, DeviceOptions, execution_providers
+from bngrad.runtime.device_session import open_session
 from bngrad.runtime.missing_kernels import no_kernel
 
 if TYPE_CHECKING:
@@ -74,25 +75,38 @@ def register(session_options: onnxruntime.SessionOptions, implementation: Implem
 
 @renamed_keyword("provider", "implementation")
 def session(
-    model: AnyModel, implementation: Implementation = "native", *, device: str = CPU, threads: int = 0
+    model: AnyModel,
+    implementation: Implementation = "native",
+    *,
+    device: str = CPU,
+    threads: int = 0,
+    tf32: bool = False,
+    cuda_graph: bool = False,
 ) -> onnxruntime.InferenceSession:
     """Creates a session for a rewritten model, with session options suitable for training graphs.
 
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         implementation: The implementation of the ops: ``native``, ``python`` or ``function``.
-        device: The device to run on: ``cpu``.
+        device: The device to run on: ``cpu``, ``cuda``, or ``cuda:1`` for the second GPU. Only single nodes that
+            ONNX Runtime has no CUDA kernel for run on the CPU then.
         threads: Number of intra-op threads; 0 lets ONNX Runtime choose.
+        tf32: Whether a CUDA device rounds the factors of convolutions and matrix products to TF32.
+        cuda_graph: Whether a CUDA device captures a run as a graph and replays it, for inputs and outputs that are
+            bound to fixed memory of the device.
 
     Raises:
-        InputError: ``model`` is not a model, or ``implementation`` or ``device`` is unknown.
+        InputError: ``model`` is not a model, ``implementation`` or ``device`` is unknown, or the CPU has no such
+            option.
+        DeviceError: The device, its driver or its libraries are missing or too old; or it has no memory left.
         LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the implementation is
             ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support; or it is
             ``function`` and the model has collectives, which have no functions.
         ModelError: The model is invalid for ONNX Runtime.
         UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node.
     """
-    providers = execution_providers(device)
+    device_options = DeviceOptions(tf32, cuda_graph)
+    execution_providers(device, device_options)  # refuses a wrong device before the library is loaded
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     # A training graph keeps many small tensors alive; one preplanned memory block increases the peak.
@@ -101,7 +115,9 @@ def session(
     options.log_severity_level = 4
     register(options, implementation)
     try:
-        return onnxruntime.InferenceSession(_source(model), options, providers=providers)
+        return open_session(_source(model), options, device, device_options)
+    except BngradError:
+        raise
     except Exception as error:
         if implementation == "python" and "float16" in str(error):
             raise LibraryError(

@@ -11,6 +11,7 @@ from bngrad.autodiff.size_conditions import condition_text, holds, names_in
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.opset.known_shapes import shape_text
+from bngrad.runtime.device_arrays import on_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,28 +19,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.autodiff.size_conditions import Condition
+    from bngrad.runtime.device import Device
+    from bngrad.runtime.device_arrays import DeviceArray
     from bngrad.training.step_info import DataInput
 
     Array = NDArray[Any]
 
 
 def require_data(
-    data: Mapping[str, Any], inputs: Mapping[str, DataInput], conditions: Iterable[Condition] = ()
-) -> dict[str, Array]:
+    data: Mapping[str, Any],
+    inputs: Mapping[str, DataInput],
+    conditions: Iterable[Condition],
+    device: Device,
+) -> dict[str, Array | DeviceArray]:
     """Returns the arrays of one batch, in the order of the inputs.
 
     Args:
-        data: An array, or anything that NumPy converts to one, for each input.
+        data: An array, or anything that NumPy converts to one, for each input; or one on the device.
         inputs: The data inputs.
         conditions: The conditions that the sizes of symbolic dimensions must fulfil.
+        device: The device of the session that takes the data.
 
     Raises:
-        InputError: An array is missing, superfluous, or of another type or shape; or inputs that share a symbolic
-            dimension have different sizes, or sizes do not fulfil a condition.
+        InputError: An array is missing, superfluous, of another type or shape, or on another device; or inputs
+            that share a symbolic dimension have different sizes, or sizes do not fulfil a condition.
     """
     if data.keys() != inputs.keys():
         require_all(data, inputs)
-    arrays = {name: require_type(name, data[name], expected) for name, expected in inputs.items()}
+    arrays: dict[str, Array | DeviceArray] = {}
+    for name, expected in inputs.items():
+        sent = on_device(name, data[name], device)
+        if sent is not None and sent.dtype != expected.dtype:
+            raise InputError(f"{name!r} is {sent.dtype}; expected {expected.dtype}")
+        arrays[name] = require_type(name, data[name], expected) if sent is None else sent
     sizes: dict[str, tuple[str, int]] = {}
     for name, expected in inputs.items():
         if expected.shape is None:

@@ -16,6 +16,7 @@ from bngrad.errors import TrainingError, warn
 from bngrad.training.data_inputs import not_finite
 from bngrad.training.dataset import permutation
 from bngrad.training.metrics import Evaluation, Interrupted, evaluate
+from bngrad.training.prefetch import sent_ahead
 from bngrad.training.step_errors import require_finite_state
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Fit:
             parts=ranks.size,
             drop_last=plan.drop_last,
         )
-        for rows, batch in batches:
+        for rows, batch in sent_ahead(trainer.device, batches, send=not trainer.cuda_graph):
             if ranks.any("stop", reports.stop()):
                 raise Interrupted
             rate = trainer.learning_rate

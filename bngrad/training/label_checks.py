@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import onnxruntime
     from numpy.typing import NDArray
 
+    from bngrad.runtime.device_arrays import DeviceArray
     from bngrad.training.class_labels import ClassLabels
     from bngrad.training.step_info import StepInfo
 
@@ -45,7 +48,7 @@ class LabelChecks:
         of_losses = {(entry.range.value, entry.scores): entry for entry in self.checked if entry.of_loss}
         self._scored = next(iter(of_losses.values())) if len(of_losses) == 1 else None
 
-    def require(self, data: Mapping[str, Array]) -> None:
+    def require(self, data: Mapping[str, Array | DeviceArray]) -> None:
         """Checks the labels of a batch.
 
         Raises:
@@ -80,11 +83,13 @@ class LabelChecks:
                 return name
         return None
 
-    def _values(self, data: Mapping[str, Array]) -> dict[str, Array]:
-        """The labels by their names."""
+    def _values(self, data: Mapping[str, Array | DeviceArray]) -> dict[str, Array]:
+        """The labels by their names, on the host."""
+        labels = {entry.range.value for entry in self.checked}
+        values = {name: np.asarray(data[name]) for name in labels if name in data}
         if self._session is None:
-            return dict(data)
-        feeds = {value.name: data[value.name] for value in self._session.get_inputs()}
+            return values
+        feeds = {value.name: np.asarray(data[value.name]) for value in self._session.get_inputs()}
         if names := not_finite(feeds):
             raise InputError(f"the data {listed(names)}, from which labels are computed, are not finite")
         outputs = [value.name for value in self._session.get_outputs()]
@@ -92,4 +97,4 @@ class LabelChecks:
             results = self._session.run(outputs, feeds)
         except Exception as error:
             raise refused(error) from error
-        return {**data, **dict(zip(outputs, results, strict=True))}
+        return {**values, **dict(zip(outputs, results, strict=True))}

@@ -10,38 +10,39 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bngrad.runtime.aligned import empty_at_cache_line
-from bngrad.runtime.ort_values import to_ort_value
+from bngrad.runtime.ort_values import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import onnxruntime
     from numpy.typing import NDArray
 
+    from bngrad.runtime.device import Device
     from bngrad.training.step_info import StepInfo
 
     Array = NDArray[Any]
 
 
 class StateBuffers:
-    """One set of buffers for the state, in either layout.
+    """One set of buffers for the state, in either layout, on a device.
 
     Args:
         info: The metadata of the step.
+        device: The device.
+
+    Raises:
+        DeviceError: The device is out of memory.
     """
 
-    def __init__(self, info: StepInfo) -> None:
+    def __init__(self, info: StepInfo, device: Device) -> None:
         self._info = info
         specs: list[tuple[str, str, tuple[int, ...], str]]
         if info.flat is not None:
             specs = [(info.flat.input, info.flat.output, (info.flat.size,), info.flat.dtype)]
         else:
             specs = [(name, str(entry.new), entry.shape, entry.dtype) for name, entry in info.state.items()]
-        self._arrays = {old: empty_at_cache_line(shape, np.dtype(dtype)) for old, _, shape, dtype in specs}
-        self.inputs: dict[str, onnxruntime.OrtValue] = {
-            old: to_ort_value(array) for old, array in self._arrays.items()
-        }
+        self._buffers = {old: Buffer(shape, np.dtype(dtype), device) for old, _, shape, dtype in specs}
+        self.inputs = {old: buffer.value for old, buffer in self._buffers.items()}
         """Values on the buffers, by the names of the step's inputs."""
         self.outputs = {new: self.inputs[old] for old, new, _, _ in specs}
         """The same values by the names of the step's outputs."""
@@ -53,13 +54,13 @@ class StateBuffers:
             InputError: It is not that of the step.
         """
         if self._info.flat is not None:
-            self._arrays[self._info.flat.input][:] = self._info.flatten(state)
+            self._buffers[self._info.flat.input].write(self._info.flatten(state))
         else:
             for name, array in self._info.require_state(state).items():
-                self._arrays[name][...] = array
+                self._buffers[name].write(array)
 
     def read(self) -> dict[str, Array]:
         """Returns a copy of the state, in the named layout."""
         if self._info.flat is not None:
-            return self._info.unflatten(self._arrays[self._info.flat.input])
-        return {name: array.copy() for name, array in self._arrays.items()}
+            return self._info.unflatten(self._buffers[self._info.flat.input].read())
+        return {name: buffer.read() for name, buffer in self._buffers.items()}

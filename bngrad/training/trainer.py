@@ -15,11 +15,13 @@ from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
 from bngrad.runtime.device import CPU, Device
-from bngrad.runtime.ort_values import to_array, to_ort_value
+from bngrad.runtime.device_arrays import value_of
+from bngrad.runtime.ort_values import run_on_values
 from bngrad.runtime.session import session
 from bngrad.training.data_inputs import not_finite, require_data
 from bngrad.training.label_checks import LabelChecks
 from bngrad.training.loss_of_batches import LossOfBatches
+from bngrad.training.prefetch import sent_ahead
 from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
@@ -37,7 +39,7 @@ from bngrad.training.training_step import TrainingStep, read_training_step
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import onnx
     import onnxruntime
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.size_conditions import Condition
     from bngrad.distributed import Communicator
     from bngrad.options import Implementation
+    from bngrad.runtime.device_arrays import DeviceArray
     from bngrad.training.schedules import Schedule
     from bngrad.training.state_buffers import StateBuffers
     from bngrad.training.step_info import StepInfo
@@ -57,7 +60,7 @@ if TYPE_CHECKING:
 class Trainer:
     """Trains a model by running its training step.
 
-    The state stays in buffers of ONNX Runtime between the calls: only the loss is copied.
+    The state stays in buffers on the device between the calls: only the loss is copied.
 
     With a communicator, all ranks create a trainer and call the same methods in the same order: `step`, with rows
     of their own, and `save`, `load`, `load_state_dict` and `finalize`, whose files rank 0 reads and writes. All
@@ -69,10 +72,15 @@ class Trainer:
         implementation: The implementation of the ops; see `session`.
         device: The device to run on; see `session`.
         threads: The number of intra-op threads; 0 lets ONNX Runtime choose.
+        tf32: See `session`. Evaluations round as steps do.
+        cuda_graph: Whether steps run as CUDA graphs, which spare the launches of single kernels. All batches have
+            one size, and every node of the step has to be on the device.
         comm: The ranks that train together; None for a single process. Several ranks need a synchronized step.
 
     Raises:
         InputError: An argument is invalid, or the files of the step cannot be read.
+        DeviceError: See `session`. Methods raise it, too, if the device fails or is out of memory; the state is
+            unchanged then.
         ModelError: The path is not of a training step.
         DistributedError: The ranks do not have the same step, versions or learning rate, or one failed; so do all
             methods that the ranks call together.
@@ -88,13 +96,19 @@ class Trainer:
         implementation: Implementation = "native",
         device: str = CPU,
         threads: int = 0,
+        tf32: bool = False,
+        cuda_graph: bool = False,
         comm: Communicator | MPI.Intracomm | None = None,
     ) -> None:
         self.ranks = Ranks(comm)
         """The ranks that train together, with the ``rank`` of this one and their number, the ``size``."""
-        self._make_session = partial(session, implementation=implementation, device=device, threads=threads)
+        make_session = partial(session, implementation=implementation, device=device, threads=threads, tf32=tf32)
+        self._make_session = make_session
         with self.ranks.together("training step"):
-            Device.of(device)
+            self.device = Device.of(device)
+            """The device."""
+            self.cuda_graph = cuda_graph
+            """True if steps run as CUDA graphs, for which all data are copied from the host."""
             self._schedule = as_schedule(learning_rate)
             step = step if isinstance(step, TrainingStep) else read_training_step(step)
         if comm is None:
@@ -104,7 +118,8 @@ class Trainer:
         self._training_step = step
         self.ranks.attach()  # before the session is made, which may compute constants with collectives
         with self.ranks.alone(), self.ranks.errors():
-            self._session = StepSession(step, self._make_session(step.model))
+            step_session = make_session(step.model, cuda_graph=cuda_graph)
+            self._session = StepSession(step, step_session, self.device, cuda_graph=cuda_graph)
         self.labels = LabelChecks(as_ir(step.evaluation), step.info, session)
         """The class labels among the data."""
         self._calls = 0
@@ -156,11 +171,13 @@ class Trainer:
         ranks, and `outputs` has what this rank computes from its own rows.
 
         Args:
-            data: An array for each data input, of its type and shape; at least one row on each rank.
+            data: An array for each data input, of its type and shape; at least one row on each rank. An array on
+                the device, as an `onnxruntime.OrtValue` or by DLPack, is not copied.
 
         Raises:
-            InputError: An array is missing, superfluous, or of another type or shape, a label is not one of the
-                classes, or ONNX Runtime refuses the data.
+            InputError: An array is missing, superfluous, of another type or shape, or on another device, a label
+                is not one of the classes, or ONNX Runtime refuses the data.
+            DeviceError: The device failed or is out of memory. The state is unchanged.
             TrainingError: The loss is not finite, or with precision mixed no gradients are, whatever the scale of
                 the loss. The state is unchanged.
         """
@@ -210,16 +227,29 @@ class Trainer:
         """
         session, parts = self._evaluation
         arrays = self._require_data(data, self.info.evaluation_size_conditions)
-        values = {name: to_ort_value(array) for name, array in arrays.items()} | self._current.inputs
-        inputs = (*session.get_inputs(), *session.get_overridable_initializers())
-        feeds = {value.name: values[value.name] for value in inputs}
-        names = [value.name for value in session.get_outputs()]
         try:
-            results = session.run_with_ort_values(names, feeds)
+            with self.device.errors():
+                values = {name: value_of(array) for name, array in arrays.items()}
+                outputs = run_on_values(session, values | self._current.inputs)
+        except BngradError:
+            raise
         except Exception as error:
             raise refused(error) from error
-        outputs = {name: to_array(value) for name, value in zip(names, results, strict=True)}
         return outputs, outputs.pop(parts.output)
+
+    def prefetch(self, batches: Iterable[Mapping[str, ArrayLike]]) -> Iterator[Mapping[str, Any]]:
+        """Yields batches for `step`, each fetched and copied to the device while the step before it runs.
+
+        On the CPU the batches are yielded as they are.
+
+        Args:
+            batches: Batches, as `step` takes them; a thread of its own fetches them.
+
+        Raises:
+            DeviceError: The device is out of memory.
+        """
+        pairs = ((None, batch) for batch in batches)
+        return (batch for _, batch in sent_ahead(self.device, pairs, send=not self.cuda_graph))
 
     @property
     def loss_of_batches(self) -> LossOfBatches:
@@ -321,8 +351,10 @@ class Trainer:
             self.ranks.on_first("finalize", lambda: save_model(as_ir(model), check_output(path)))
         return model
 
-    def _require_data(self, data: Mapping[str, Any], conditions: Sequence[Condition]) -> dict[str, Array]:
-        arrays = require_data(data, self.info.data, conditions)
+    def _require_data(
+        self, data: Mapping[str, Any], conditions: Sequence[Condition]
+    ) -> dict[str, Array | DeviceArray]:
+        arrays = require_data(data, self.info.data, conditions, self.device)
         self.labels.require(arrays)
         return arrays
 
@@ -336,10 +368,11 @@ class Trainer:
     def _current(self) -> StateBuffers:
         return self._session.buffers[self._calls % 2]
 
-    def _diagnosis(self, loss: float, data: Mapping[str, Array]) -> TrainingError:
-        texts = self.ranks.texts("not finite", json.dumps(not_finite(data)))
+    def _diagnosis(self, loss: float, data: Mapping[str, Array | DeviceArray]) -> TrainingError:
+        arrays = {name: np.asarray(array) for name, array in data.items()}
+        texts = self.ranks.texts("not finite", json.dumps(not_finite(arrays)))
         what = f"the loss is {loss} in call {self._calls + 1}"
-        if self.ranks.size == 1 and (void := self.labels.left_out(data)):
+        if self.ranks.size == 1 and (void := self.labels.left_out(arrays)):
             return TrainingError(f"{what}: the loss leaves out every label of {void!r}; the state is unchanged")
         error = TrainingError(
             not_finite_message(

@@ -67,6 +67,7 @@ def validate(
         ModelError: The model cannot be differentiated; or, for ``torch``, it is a training graph.
         UnsupportedNodeError: For ``torch``, an op has no equivalent in PyTorch.
         VersionError: For ``torch``, PyTorch is missing.
+        DeviceError: See `session`.
         OracleError: The oracle is needed, but cannot be installed or failed.
         LibraryError: The implementation is ``native``, and its library is missing.
 

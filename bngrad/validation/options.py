@@ -47,7 +47,9 @@ class ValidateOptions(LossOptions):
         "and accept any MODEL that differentiate accepts, torch if PyTorch has its ops.",
     )
     implementation: Literal[Implementation, "all"] = option("all", "Implementation of the ops to validate.")
-    device: str = option(CPU, "Device that the validated graph runs on: `cpu`.", metavar="DEVICE")
+    device: str = option(
+        CPU, "Device that the validated graph runs on: `cpu`, `cuda` or `cuda:1`.", metavar="DEVICE"
+    )
     builder: Builder = option(
         "bngrad",
         "Builder of a forward model's training graph: this package, or ONNX Runtime followed by rewrite.",

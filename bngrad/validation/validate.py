@@ -34,6 +34,7 @@ from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.runtime import native_library
+from bngrad.runtime.device_session import require_available
 from bngrad.runtime.environment import environment
 from bngrad.runtime.session import IMPLEMENTATIONS
 from bngrad.validation.autograd import load_autograd
@@ -71,6 +72,7 @@ def validate(
     Raises:
         BngradError: See `bngrad.validate`.
     """
+    require_available(options.device)
     if options.against == "torch":
         load_autograd()  # before the work, if PyTorch is missing
     implementations, notes = _implementations(options.implementation)

@@ -11,7 +11,8 @@ from onnxruntime import OrtValue
 
 from bngrad.io.files import to_proto
 from bngrad.ort_training.errors import OrtTrainingError, as_ort_training_error
-from bngrad.runtime.device import execution_providers
+from bngrad.runtime.device import CPU, Device
+from bngrad.runtime.device_session import open_session
 from bngrad.runtime.session import register
 from bngrad.runtime.session import session as new_session
 
@@ -36,7 +37,7 @@ class StatefulSession:
         model: The model; it runs on stock ONNX Runtime.
         state: The value of each input that is state. They are read at every run, so writing to them changes it.
         updates: The output that is the next value of such an input.
-        device: The device to run on; see `bngrad.session`.
+        device: The device to run on; see `bngrad.session`. A GPU gets a copy of the state at every run.
         options: The user's session options, if there are any.
     """
 
@@ -50,12 +51,16 @@ class StatefulSession:
     ) -> None:
         with as_ort_training_error():
             self._session = _open(model, device, options)
+            # Bound to a GPU, an array on the host is copied once, so that later values of the state are not read.
+            self._binds = Device.of(device).kind == CPU
             self._binding = self._session.io_binding()
             self._state = dict(state)  # the binding does not keep memory alive
             self._updates = list(updates.values())
             self._updated: list[tuple[Array, Array]] = []
             for name, array in state.items():
-                self._binding.bind_ortvalue_input(name, value_of(name, array))
+                value = value_of(name, array)
+                if self._binds:
+                    self._binding.bind_ortvalue_input(name, value)
             for name, output in updates.items():
                 following = np.empty_like(state[name])
                 self._updated.append((state[name], following))
@@ -70,7 +75,8 @@ class StatefulSession:
         """
         with as_ort_training_error():
             bound = {name: value for name, value in feeds.items() if isinstance(value, OrtValue)}
-            results = self._run_bound(bound, outputs) if len(bound) == len(feeds) else self._run(feeds, outputs)
+            binds = self._binds and len(bound) == len(feeds)
+            results = self._run_bound(bound, outputs) if binds else self._run(feeds, outputs)
         for array, following in self._updated:
             np.copyto(array, following)
         return results
@@ -116,4 +122,4 @@ def _open(
         register(options)
         _registered.add(options)
     content = to_proto(model).SerializeToString()
-    return onnxruntime.InferenceSession(content, options, providers=execution_providers(device))
+    return open_session(content, options, device)
