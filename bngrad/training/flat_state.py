@@ -56,12 +56,13 @@ def take_flat_state(model: ir.Model, info: StepInfo) -> None:
     dtype = ir.DataType.from_numpy(np.dtype(flat.dtype))
     vector = ir.val(flat.input, dtype, [flat.size])
     make = nodes_at_start(graph, Names(model), flat.input)
-    sizes = make.int64([prod(spec.shape) for spec in info.state.values()])
-    parts = make.outputs_of("Split", vector, sizes, outputs=[f"part_{i}" for i in range(len(info.state))], axis=0)
-    for part, (name, spec) in zip(parts, info.state.items(), strict=True):
+    for name, spec in info.state.items():
         if name in inputs:
-            old = inputs[name]
-            part.dtype, part.shape = dtype, ir.Shape([prod(spec.shape)])
+            old, start = inputs[name], int(spec.offset or 0)
+            end = start + prod(spec.shape)
+            # Not a Split of all: a shader of WebGPU has ten buffers at most.
+            part = make.op("Slice", vector, make.int64([start]), make.int64([end]))
+            part.dtype, part.shape = dtype, ir.Shape([end - start])
             tensor = make.op("Reshape", part, make.int64(spec.shape), **_ZERO_IS_A_SIZE if 0 in spec.shape else {})
             tensor.dtype, tensor.shape = dtype, ir.Shape(spec.shape)
             _take_place(make, old, make.cast(tensor, ir.DataType.from_numpy(np.dtype(spec.dtype))))

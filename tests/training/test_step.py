@@ -55,6 +55,20 @@ def call(step, state, feeds, rate=0.1):
     return results, {name: results[entry.new] for name, entry in info.state.items()}
 
 
+def test_no_node_has_more_outputs_than_a_shader_of_webgpu_has_buffers():
+    weights = ", ".join(f"float[2] w{i} = {{1, 2}}" for i in range(12))
+    sums = "\n".join(f"s{i} = Add (s{i - 1}, w{i})" for i in range(1, 12))
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    g (float[N,2] x) => (float loss) <{weights}> {{
+        s0 = Mul (x, w0)
+        {sums}
+        loss = ReduceMean <keepdims = 0> (s11)
+    }}"""
+    step = bngrad.training_step(parse(text), layout="flat")
+    assert len(step.info.state) > 10
+    assert max(len(node.output) for node in step.model.graph.node) < 10
+
+
 def test_inputs_and_outputs_of_the_named_layout():
     step = bngrad.training_step(parse(), optimizer=bngrad.SGD(momentum=0.9))
     vector = {name: [2] for name in ("scale", "bias", "mean", "var")}
