@@ -27,8 +27,8 @@ def ReducedCount(x, axes):
     units = op.Expand(unit, op.Shape(op.Shape(x)))
     ends = op.ScatterElements(units, axes, op.Expand(end, op.Shape(axes)))
     rows = op.Slice(x, units - units, op.ScatterElements(units, zero, op.Slice(ends, zero, unit)))
-    of_row = op.CastLike(op.Constant(value_float=1.0), x)
-    length = op.ReduceSum(op.Where(op.Equal(rows, rows), of_row, of_row), keepdims=0)
+    # The power of 0 is 1 of any number, and of NaN.
+    length = op.ReduceSum(op.Pow(rows, op.CastLike(op.Constant(value_float=0.0), x)), keepdims=0)
     # ORT makes a constant of the shape of a sample, but not of that of x[0:1], whose batch may be empty.
     sample = op.ReduceSum(op.Slice(x, zero, unit, zero), zero, keepdims=0)
     others = op.Concat(unit, op.Min(op.Shape(sample), op.Slice(ends, unit, end)), axis=0)
