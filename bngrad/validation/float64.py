@@ -15,6 +15,7 @@ from onnx.reference.op_run import RuntimeContextError
 from onnx.reference.ops import load_op
 
 from bngrad.errors import InputError, ModelError, UnsupportedNodeError
+from bngrad.passes.prepare.inline_functions import inline
 from bngrad.validation.seeding import seed_random_ops
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS, attributes_of
 from bngrad.validation.widening import widened, widened_array
@@ -48,6 +49,7 @@ class Evaluator:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         wide = widened(model)
+        _inline_overloads(wide)
         seed_random_ops(wide.graph.all_nodes(), wide.opset_imports.get("", 1))
         for index, node in enumerate(wide.graph.all_nodes()):
             _name_absent_outputs(node, f"bngrad/absent/{index}")
@@ -109,6 +111,15 @@ def evaluate(
         InputError: An input is missing, or ``feeds`` or ``outputs`` has an unknown name.
     """
     return Evaluator(model)(feeds, outputs)
+
+
+def _inline_overloads(model: ir.Model) -> None:
+    """Inlines the functions with an overload, which onnx's evaluator does not tell apart."""
+    overloads = [key for key in model.functions if key[2]]
+    if overloads:
+        inline(model, lambda function: bool(function.overload))
+    for key in overloads:
+        model.functions.pop(key, None)  # functions that are never called
 
 
 def _name_absent_outputs(node: ir.Node, prefix: str) -> None:

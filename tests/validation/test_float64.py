@@ -272,6 +272,20 @@ def test_functions_may_call_each_other_in_any_order():
     assert result["y"] == 1 / 3 * 3.0 * float(np.float32(0.1))
 
 
+def test_functions_of_one_name_differ_by_their_overload():
+    model = parse("g (float[2] x) => (float[2] y, float[2] z) { y = f.F(x)  z = f.F(x) }")
+    model.ir_version = 10
+    for node, op_type in zip(model.graph.node, ("Neg", "Exp"), strict=True):
+        node.overload = op_type
+        body = [helper.make_node(op_type, ["a"], ["b"])]
+        imports = [helper.make_opsetid("", 17)]
+        model.functions.append(helper.make_function("f", "F", ["a"], ["b"], body, imports, overload=op_type))
+    x = np.array([1.0, 2.0])
+    got = evaluate(model, {"x": x})
+    np.testing.assert_array_equal(got["y"], -x)
+    np.testing.assert_array_equal(got["z"], np.exp(x))
+
+
 def test_training_ops_work_inside_subgraphs_and_functions():
     model = parse(
         """g (bool c, float[2] dy, float[2] x) => (float[2] y) {
