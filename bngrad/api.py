@@ -56,6 +56,8 @@ def rewrite(
         functions: Whether to embed the definitions of the ops as model-local functions, so that the result runs
             without the native library.
         fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
+        conv_grad: Whether to write the gradients of each Conv as an op, ConvGrad, for systems that have a kernel
+            of it. The result needs ONNX Runtime 1.27, and the functions. Used by ``stock`` only.
         recognize: Whether to replace batch norms that are spelled in primitives, forward and backward.
         sync: Whether training batch norms use the statistics of the whole batch of a distributed run. The loss and
             the gradients stay those of one rank: with batches of equal size, average the gradients over the ranks.
@@ -123,6 +125,8 @@ def differentiate(
         functions: Whether to embed the definitions of the ops as model-local functions, so that the result runs
             without the native library.
         fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
+        conv_grad: Whether to write the gradients of each Conv as an op, ConvGrad, for systems that have a kernel
+            of it. The result needs ONNX Runtime 1.27, and the functions. Used by ``stock`` only.
         defaults: Whether weights and running statistics keep their current values as defaults. Without defaults
             they have to be fed, which bindings of languages other than Python need.
         sync: Whether to make the graph of one rank of a distributed run. Each rank feeds its rows of the batch,

@@ -39,6 +39,7 @@ class GraphKeywords(TypedDict, total=False):
 
     functions: bool
     fuse: bool
+    conv_grad: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,12 @@ class GraphOptions(Options):
         group=OUTPUT,
     )
     fuse: bool = option(True, "Fuse the gradient of a ReLU with that of the batch norm before it.", group=OUTPUT)
+    conv_grad: bool = option(
+        False,
+        "Write the gradients of each Conv as an op, [ConvGrad](ops.md#convgrad), for systems that have a kernel "
+        "of it. The result needs ONNX Runtime 1.27.",
+        group=OUTPUT,
+    )
 
 
 class RewriteKeywords(GraphKeywords, total=False):

@@ -17,13 +17,13 @@ from bngrad.graph.subgraphs import subgraphs
 from bngrad.io.tensor_problems import data_problems, invalid_texts
 
 # Both register schemas with onnx, so that their ops are checked too.
-from bngrad.opset import ort_dialect, schemas  # noqa: F401
+from bngrad.opset import conv_grad, ort_dialect, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.opset.schemas import signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     Scope = ir.Graph | ir.Function
 
@@ -94,11 +94,14 @@ def _domain_problems(model: ir.Model) -> Iterator[str]:
     for (domain, name, overload), function in model.functions.items():
         if domain != DOMAIN:
             continue
-        if name not in FUNCTIONS or overload:
+        op = _signature(name, overload)
+        if op is None:
             full = f"{name} (overload {overload!r})" if overload else name
             yield f"its function {full} is in the domain {DOMAIN}, which has no such op; use another domain"
             continue
-        inputs, outputs, attributes = signature(name)
+        inputs, outputs, attributes = op
+        # A call of an overload omits the same outputs at the end.
+        outputs = list(outputs)[: len(function.outputs)] if overload else outputs
         got = len(function.inputs), len(function.outputs), sorted(function.attributes)
         if got != (len(inputs), len(outputs), sorted(attributes)):
             expected = f"({', '.join(inputs)}) -> ({', '.join(outputs)}) with {', '.join(attributes) or 'none'}"
@@ -106,9 +109,16 @@ def _domain_problems(model: ir.Model) -> Iterator[str]:
     scopes: list[Scope] = [model.graph, *model.functions.values()]
     for scope in scopes:
         for node in scope.all_nodes():
-            if node.domain == DOMAIN and (node.op_type not in FUNCTIONS or node.overload):
+            if node.domain == DOMAIN and _signature(node.op_type, node.overload) is None:
                 overload = f" with the overload {node.overload!r}" if node.overload else ""
                 yield f"{_named(node)}{overload} is not an op of {DOMAIN}; expected one of {', '.join(FUNCTIONS)}"
+
+
+def _signature(name: str, overload: str) -> tuple[Collection[str], ...] | None:
+    """The inputs, outputs and attributes of the op that a function defines; None if there is no such op."""
+    if name == conv_grad.NAME and overload:
+        return conv_grad.SIGNATURE
+    return signature(name) if name in FUNCTIONS and not overload else None
 
 
 def _text_problems(scope: Scope) -> Iterator[str]:

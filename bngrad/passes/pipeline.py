@@ -36,6 +36,7 @@ from bngrad.passes.imports.ort import ImportOrtPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from bngrad.passes.imports.tensorflow.gradients import ImportTensorflowGradientsPass
 from bngrad.passes.lower import LOWERINGS, lower_training
+from bngrad.passes.lower.conv_grad_op import ConvGradOpPass
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.optimize.chain_sums import ChainSumsPass
 from bngrad.passes.optimize.fuse_relu import FuseReluPass
@@ -95,6 +96,7 @@ def rewrite(
     target: Target = "stock",
     functions: bool = True,
     fuse: bool = True,
+    conv_grad: bool = False,
     recognize: bool = True,
     sync: bool = False,
 ) -> Rewritten:
@@ -108,11 +110,13 @@ def rewrite(
             that a training build has kernels for on a CPU stay, except batch norm.
         functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
         fuse: Whether, for ``stock``, to fuse a ReLU gradient with the following batch-norm gradient.
+        conv_grad: Whether, for ``stock``, to write the gradients of Conv as ops, see `ConvGradOpPass`.
         recognize: Whether to convert batch norms that are spelled in primitives to ops.
         sync: Whether batch norms take the statistics of the whole batch, over all ranks of a distributed run.
 
     Raises:
-        InputError: There is no such target, or ``sync`` is requested with a target other than ``stock``.
+        InputError: There is no such target; ``sync`` is requested with a target other than ``stock``, or
+            ``conv_grad`` without functions.
         ModelError: There is nothing to rewrite, or the result does not pass onnx's checker.
         UnsupportedNodeError: A node is a batch norm, or for ``stock`` any training op, that cannot be rewritten.
     """
@@ -124,6 +128,7 @@ def rewrite(
         target=target,
         functions=functions,
         fuse=fuse,
+        conv_grad=conv_grad,
         recognize=recognize,
         distribute=[SynchronizeBatchNormsPass()] if sync else [],
     )
@@ -169,6 +174,7 @@ def for_target(
     target: Target,
     functions: bool = True,
     fuse: bool = True,
+    conv_grad: bool = False,
     recognize: bool = True,
     unbiased_running_var: bool = False,
     source: ir.Model | None = None,
@@ -184,6 +190,7 @@ def for_target(
         target: As of `rewrite`.
         functions: As of `rewrite`.
         fuse: As of `rewrite`.
+        conv_grad: As of `rewrite`.
         recognize: As of `rewrite`.
         unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
             variance of the batch, against their own rule.
@@ -198,6 +205,8 @@ def for_target(
     Returns:
         The rewritten model, and the number of nodes of each training op that became standard ONNX.
     """
+    if conv_grad and not functions:
+        raise InputError("--conv-grad (conv_grad=) needs the functions of the ops; leave out --no-functions")
     source = model if source is None else source
     of_tensorflow = any(map(_TENSORFLOW_GRADIENTS.matches, op_nodes(model)))
     lower = of_tensorflow or any(_lowerable(model, target))
@@ -225,6 +234,7 @@ def for_target(
     require_possible(result)
     result = _run(
         result,
+        *([ConvGradOpPass()] if conv_grad and target == "stock" else []),
         *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
         KeepDropoutPass(),
         BernoulliPass(),

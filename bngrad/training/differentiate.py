@@ -114,6 +114,7 @@ def differentiate(
             target=target,
             functions=options.functions,
             fuse=options.fuse,
+            conv_grad=options.conv_grad,
             unbiased_running_var=unbiased,
             source=source,
             distribute=passes_of_a_rank(training) if sync else [],

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bngrad.opset import conv_grad
 from bngrad.opset.functions import FUNCTIONS
 from bngrad.opset.quantities import ATTRIBUTES, QUANTITIES
 from bngrad.opset.schemas import schema, signature
@@ -30,18 +31,26 @@ def page() -> str:
 def table(name: str) -> str:
     """Returns a table: ``ops`` and ``types`` of the domain, or that of an op."""
     if name == "ops":
-        return _rows(["op", "inputs", "outputs", "attributes"], map(_overview, FUNCTIONS))
+        return _rows(["op", "inputs", "outputs", "attributes"], map(_overview, [*FUNCTIONS, conv_grad.NAME]))
     if name == "types":
         return _rows(["", "types", ""], types())
     return _rows(["", "", "type", ""], quantities(name))
 
 
 def _overview(name: str) -> list[str]:
-    return [f"[{name}](#{name.lower()})", *map(", ".join, signature(name))]
+    values = conv_grad.SIGNATURE if name == conv_grad.NAME else signature(name)
+    return [f"[{name}](#{name.lower()})", *map(", ".join, values)]
 
 
 def quantities(name: str) -> list[list[str]]:
     """Returns a row for each input, output and attribute of an op, in the order of its function."""
+    if name == conv_grad.NAME:
+        kinds = zip(("input", "output", "attribute"), ("T", "T", "ints"), conv_grad.SIGNATURE, strict=True)
+        return [
+            [kind if i == 0 else "", f"`{value}`", "int" if value == "group" else type_, doc]
+            for kind, type_, values in kinds
+            for i, (value, doc) in enumerate(values.items())
+        ]
     inputs, outputs, attributes = signature(name)
     rows = [
         [kind if i == 0 else "", f"`{value}`", _plain(QUANTITIES[value].type_constraint), QUANTITIES[value].doc]

@@ -51,6 +51,8 @@ MODELS = {
         ve = Add (v, eps) r = Sqrt (ve) h = Div (c, r) u = Mul (h, s) [f] y = Add (u, b) }}""",
     "LowerTrainingPass": """g (float[2,3] dy, float[2,3] y) => (float[2,3] dx)
         { [a] du = com.microsoft.ReluGrad (dy, y) [b] dx = com.microsoft.TanhGrad (du, y) }""",
+    "ConvGradOpPass": """g (float[N,2,4] dy, float[N,3,4] x, float[2,3,1] w) => (float[2,3,1] dw)
+        { [a] dx, dw = com.microsoft.ConvGrad (dy, x, w) }""",
     "ChainSumsPass": """g (float[N] a, float[N] b, float[N] c) => (float[N] y)
         { [AccumulateGrad_x_grad] y = Sum (a, b, c) }""",
     "FuseReluPass": f"""g ({X} dz, {X} z, {X} x, {C} s, {C} m, {C} v) => ({X} dx) {{

@@ -88,7 +88,7 @@ def conv_grad(site: Site) -> Outputs:
     """ConvGrad(dY, X, W) -> (dX, dW, dB)."""
     dY, x, w = site.x(0), site.x(1), site.x(2)
     operands = ConvolutionOperands(
-        site, windows_of(site, x, dY, _kernel(site)), x, dY, w, site.attribute("group", 1)
+        site, windows_of(site, x, dY, kernel_of(site)), x, dY, w, site.attribute("group", 1)
     )
     parameters = _parameters(operands)
     after = [value for value in parameters if value is not None]
@@ -99,7 +99,7 @@ def conv_grad(site: Site) -> Outputs:
 def conv_transpose_grad(site: Site) -> Outputs:
     """ConvTransposeGrad(dY, X, W) -> (dX, dW, dB): ConvGrad with dY and X exchanged."""
     dY, x, w = site.x(0), site.x(1), site.x(2)
-    windows = transposed_windows_of(site, dY, x, _kernel(site))
+    windows = transposed_windows_of(site, dY, x, kernel_of(site))
     operands = ConvolutionOperands(site, windows, dY, x, w, site.attribute("group", 1))
     parameters = _parameters(operands)
     after = [value for value in parameters if value is not None]
@@ -125,7 +125,8 @@ def _conv(operands: ConvolutionOperands, after: Sequence[ir.Value]) -> ir.Value:
     return sliding.crop(site, result, operands.y, windows.rank) if windows.leftover(windows.stride) else result
 
 
-def _kernel(site: Site) -> tuple[int | None, ...]:
+def kernel_of(site: Site) -> tuple[int | None, ...]:
+    """Returns the shape of the kernel as far as it is known, from the attribute or the weights."""
     declared = tuple(site.attribute("kernel_shape", ()))
     rank = known_rank([*site.node.inputs, *site.node.outputs[:2]])
     return declared or spatial_sizes(site.x(2), (rank or 2) - 2)
