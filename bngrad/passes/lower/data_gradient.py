@@ -80,7 +80,7 @@ def product(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir
     """
     site, rank = operands.site, operands.windows.rank
     w = reshape(site, operands.w, _number(site, operands.m, after), -1)
-    dX = site.microsoft("FusedMatMul", w, by_channel(site, operands.y, rank), transA=1)
+    dX = site.op("MatMul", site.op("Transpose", w, perm=[1, 0]), by_channel(site, operands.y, rank))
     dX = reshape(site, dX, 0, -1, spatial(site, operands.x, rank))
     return site.op("Transpose", dX, perm=[1, 0, *range(2, 2 + rank)])
 

@@ -42,7 +42,8 @@ def product_by_image(operands: ConvolutionOperands) -> ir.Value:
     windows = number(site, operands.y, operands.windows.rank)
     left = by_image(site, operands.y, group, operands.m // group, windows)
     right = by_image(site, _met(operands), group, operands.c, windows)
-    dW = site.microsoft("FusedMatMul", left, right, transB=1)
+    # ONNX Runtime fuses the two where it has an op for both; WebGPU has none.
+    dW = site.op("MatMul", left, site.op("Transpose", right, perm=[0, 1, 3, 2]))
     return reshape(
         site, site.op("ReduceSum", dW, site.int64([0]), keepdims=0), operands.m, operands.c, operands.kernel
     )
@@ -55,9 +56,8 @@ def product(operands: ConvolutionOperands) -> ir.Value:
     """
     site, rank = operands.site, operands.windows.rank
     left, right = by_channel(site, operands.y, rank), by_channel(site, _met(operands), rank)
-    return reshape(
-        site, site.microsoft("FusedMatMul", left, right, transB=1), operands.m, operands.c, operands.kernel
-    )
+    dW = site.op("MatMul", left, site.op("Transpose", right, perm=[1, 0]))
+    return reshape(site, dW, operands.m, operands.c, operands.kernel)
 
 
 def over_data(operands: ConvolutionOperands) -> ir.Value:
