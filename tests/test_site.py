@@ -85,7 +85,15 @@ def test_every_public_name_has_its_docstring(site):
     ids = site["reference/python-api.html"].ids
     assert {f"bngrad.{name}" for name in bngrad.__all__} - {"bngrad.__version__"} <= ids
     for module, names in {
-        "torch": ["training_step", "differentiate", "import_joint", "export", "load_into", "compare"],
+        "torch": [
+            "training_step",
+            "differentiate",
+            "import_joint",
+            "export",
+            "load_into",
+            "compare",
+            "state_tensors",
+        ],
         "keras": ["training_step", "differentiate", "export", "load_into"],
     }.items():
         assert {f"bngrad.{module}.{name}" for name in names} <= ids

@@ -24,6 +24,16 @@ if find_spec("torch") is None:
 from bngrad.torch.explain import explain
 from bngrad.torch.joint.import_joint import import_joint
 from bngrad.torch.load import load_into
+from bngrad.torch.state_tensors import state_tensors
 from bngrad.torch.step import compare, differentiate, export, training_step
 
-__all__ = ["compare", "differentiate", "explain", "export", "import_joint", "load_into", "training_step"]
+__all__ = [
+    "compare",
+    "differentiate",
+    "explain",
+    "export",
+    "import_joint",
+    "load_into",
+    "state_tensors",
+    "training_step",
+]

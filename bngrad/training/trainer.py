@@ -263,6 +263,13 @@ class Trainer:
         """
         return StateDict(self._current.read(), self.info)
 
+    def state_values(self) -> dict[str, onnxruntime.OrtValue]:
+        """Returns the state on the device without a copy: the tensors of the step's layout, by its inputs' names.
+
+        The step after the next one writes to this memory.
+        """
+        return dict(self._current.inputs)
+
     def load_state_dict(self, state: Mapping[str, Array], *, anyway: bool = False) -> None:
         """Replaces the state, on all ranks by that of rank 0; the arrays are copied.
 
