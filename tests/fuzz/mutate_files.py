@@ -135,7 +135,8 @@ def mutate_array(draw: Draw, array: np.ndarray) -> np.ndarray:
             ("f2", "f8", "i1", "i8", "u8", "c8", "?", "S3", "U3", "M8[s]", "m8[s]", "V3", ">f4", "O")
         )
         with np.errstate(all="ignore"):
-            return np.zeros(array.shape, name) if name[0] in "SUMmVO" else array.astype(name)
+            is_number = array.dtype.kind in "biufc" and name[0] not in "SUMmVO"
+            return array.astype(name) if is_number else np.zeros(array.shape, name)
     if kind == 1:
         shapes = ((), (0,), (1,), (3, 0), (*array.shape, 1), array.shape[::-1], (1, *array.shape), (2,) * 12)
         return np.resize(array, draw.choice(shapes))
