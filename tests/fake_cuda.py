@@ -13,12 +13,13 @@ import onnxruntime
 import pytest
 from onnxruntime import InferenceSession, IOBinding, OrtValue
 
-from bngrad.runtime import cuda
+from bngrad.runtime import cuda, native_library
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 _from_numpy, _from_shape = OrtValue.ortvalue_from_numpy, OrtValue.ortvalue_from_shape_and_type
-_device_name, _bind_input = OrtValue.device_name, IOBinding.bind_ortvalue_input
+_device_name = OrtValue.device_name
+_bind_input, _bind_output = IOBinding.bind_ortvalue_input, IOBinding.bind_output
 
 
 class FakeDriver:
@@ -125,11 +126,13 @@ def fake_cuda(monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(onnxruntime, "cuda_version", "13.0", raising=False)
     monkeypatch.setattr(cuda, "_driver", lambda: fake.driver)
+    monkeypatch.setattr(native_library, "has_cuda", lambda: True)
     monkeypatch.setattr(onnxruntime, "InferenceSession", fake.session)
     monkeypatch.setattr(OrtValue, "ortvalue_from_shape_and_type", staticmethod(allocate))
     monkeypatch.setattr(OrtValue, "ortvalue_from_numpy", staticmethod(from_numpy))
     monkeypatch.setattr(OrtValue, "device_name", lambda value: "cuda" if id(value) in own else _device_name(value))
     monkeypatch.setattr(IOBinding, "bind_ortvalue_input", bind_input)
+    monkeypatch.setattr(IOBinding, "bind_output", lambda binding, name, *_: _bind_output(binding, name))
     if hasattr(onnxruntime, "preload_dlls"):
         monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
     return fake

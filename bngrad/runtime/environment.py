@@ -48,7 +48,8 @@ def _own_version() -> str:
 
 def _library() -> str:
     try:
-        return f"{native_library.version()}, {native_library.active_isa()}"
+        kernels = [native_library.active_isa(), *["CUDA"] * native_library.has_cuda()]
+        return f"{native_library.version()}, {' and '.join(kernels)}"
     except BngradError:
         return "not installed"
 

@@ -101,6 +101,16 @@ def active_isa() -> str:
     return cast("bytes", name.value).decode()
 
 
+def has_cuda() -> bool:
+    """Returns whether the library has kernels for CUDA devices; older libraries have none.
+
+    Raises:
+        LibraryError: The library is missing or cannot be loaded.
+    """
+    function = getattr(loaded(), "bngrad_has_cuda", None)
+    return function is not None and bool(function())
+
+
 def function_of(name: str) -> Any:  # noqa: ANN401 - a function of ctypes
     """Returns a function of the library.
 

@@ -24,8 +24,8 @@ from bngrad.errors import BngradError, InputError, LibraryError, ModelError
 from bngrad.io.files import as_ir, to_proto
 from bngrad.options import Implementation
 from bngrad.runtime import native_library, versions
-from bngrad.runtime.device import CPU, DeviceOptions, execution_providers
-from bngrad.runtime.device_session import open_session
+from bngrad.runtime.device import CPU, CUDA, Device, DeviceOptions, execution_providers
+from bngrad.runtime.device_session import open_session, require_available
 from bngrad.runtime.missing_kernels import no_kernel
 
 if TYPE_CHECKING:
@@ -99,9 +99,10 @@ def session(
         InputError: ``model`` is not a model, ``implementation`` or ``device`` is unknown, or the CPU has no such
             option.
         DeviceError: The device, its driver or its libraries are missing or too old; or it has no memory left.
-        LibraryError: The library is missing or cannot be loaded by this ONNX Runtime; or the implementation is
-            ``python`` and the model has 16-bit types, which onnxruntime-extensions does not support; or it is
-            ``function`` and the model has collectives, which have no functions.
+        LibraryError: The library is missing, cannot be loaded by this ONNX Runtime, or was built without kernels
+            for the device; or the implementation is ``python`` and the model has 16-bit types, which
+            onnxruntime-extensions does not support; or it is ``function`` and the model has collectives, which
+            have no functions.
         ModelError: The model is invalid for ONNX Runtime.
         UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node.
     """
@@ -114,6 +115,7 @@ def session(
     # ORT would warn about each weight, which is an input with a default; and what fails is raised.
     options.log_severity_level = 4
     register(options, implementation)
+    _require_kernels(device, implementation)
     try:
         return open_session(_source(model), options, device, device_options)
     except BngradError:
@@ -134,6 +136,18 @@ def session(
         if isinstance(error, InvalidGraph):
             raise ModelError(f"ONNX Runtime refuses the model: {' '.join(str(error).split())}") from error
         raise
+
+
+def _require_kernels(device: str, implementation: Implementation) -> None:
+    """Refuses a CUDA device if the native library has no kernels for it: functions are many times slower."""
+    if implementation != "native" or Device.of(device).kind != CUDA or native_library.has_cuda():
+        return
+    require_available(device)  # what else is missing comes first
+    raise LibraryError(
+        f"the native library has no kernels for device {device!r}, because it was built without zig: install a "
+        "wheel of bngrad, or run `pip install ziglang==0.17.1` and build it again without isolation; "
+        "implementation='function' runs without the kernels, and slowly"
+    )
 
 
 def _source(model: AnyModel) -> str | bytes:

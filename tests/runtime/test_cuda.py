@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 
 import bngrad
-from bngrad.errors import DeviceError, VersionError
-from bngrad.runtime import cuda
+from bngrad.errors import DeviceError, LibraryError, VersionError
+from bngrad.runtime import cuda, native_library
 from fake_cuda import fake_cuda  # noqa: F401
 
 MODEL = onnx.parser.parse_model(
@@ -35,6 +35,18 @@ def test_a_session(fake_cuda):  # noqa: F811
     np.testing.assert_array_equal(session.run(None, {"x": np.array([-1, 2], np.float32)})[0], [0, 2])
     assert session.get_providers()[0] == "CUDAExecutionProvider"
     assert fake_cuda.settings[-1].items() >= {"device_id": "0", "use_tf32": "1"}.items()
+
+
+def test_a_library_without_kernels(fake_cuda, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(native_library, "has_cuda", lambda: False)
+    assert refusal(kind=LibraryError) == (
+        "the native library has no kernels for device 'cuda', because it was built without zig: install a wheel "
+        "of bngrad, or run `pip install ziglang==0.17.1` and build it again without isolation; "
+        "implementation='function' runs without the kernels, and slowly"
+    )
+    assert on_cuda(implementation="function").get_providers()[0] == "CUDAExecutionProvider"
+    fake_cuda.driver.devices = 0
+    assert "does not exist" in refusal()
 
 
 def test_no_driver(monkeypatch):

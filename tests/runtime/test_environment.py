@@ -13,10 +13,14 @@ from bngrad.runtime import native_library, versions
 from bngrad.runtime.environment import environment
 
 
-def test_what_is_installed():
+@pytest.mark.parametrize(("has_cuda", "kernels"), [(False, ""), (True, " and CUDA")])
+def test_what_is_installed(has_cuda, kernels, monkeypatch):
+    monkeypatch.setattr(native_library, "has_cuda", lambda: has_cuda)
     result = environment()
     assert result.versions["numpy"] == metadata.version("numpy")
-    assert result.versions["native library"] == f"{native_library.version()}, {native_library.active_isa()}"
+    assert (
+        result.versions["native library"] == f"{native_library.version()}, {native_library.active_isa()}{kernels}"
+    )
     assert result.machine.keys() == {"CPU", "cores", "system"}
     assert all(text and "\n" not in text for text in (result.versions | result.machine).values())
 
