@@ -65,6 +65,9 @@ class FakeCuda(SimpleNamespace):
         assert not on_cuda or keywords == {"enable_fallback": 0}
         if on_cuda and self.session_error is not None:
             raise self.session_error
+        if CPU not in providers:  # ONNX Runtime refuses its own provider for the CPU beside this entry
+            assert options.get_session_config_entry("session.disable_cpu_ep_fallback") == "1"
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "0")
         session = InferenceSession(model, options, providers=[CPU])
         if on_cuda and self.loads:
             session._is_fake = True

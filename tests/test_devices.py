@@ -114,6 +114,7 @@ COMMANDS = {
         "-o",
         "out.onnx",
     ],
+    "bench": ["bench", "--shape", "2x2", "--repeats", "1"],
     "validate": ["validate", "model.onnx", "--against", "numeric", "--dim", "N=2", "--implementation", "function"],
 }
 

@@ -7,9 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
 from bngrad.bench.prepared import PreparedCase
+from bngrad.bench.session_case import SessionCase
 from bngrad.bench.timing import Spread, run_trial, time_interleaved
+from bngrad.runtime.device import CPU, Device
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bngrad.bench.case import Case
 
 ADDITION_ARRAYS = 3
@@ -103,7 +107,7 @@ class Measurement:
         }
 
 
-def measure(case: Case, *, count: int = 1, threads: int = 0, repeats: int = 21) -> Measurement:
+def measure(case: Case, *, count: int = 1, threads: int = 0, repeats: int = 21, device: str = CPU) -> Measurement:
     """Times a case and the addition of arrays of the same size, in interleaved trials.
 
     Args:
@@ -111,11 +115,22 @@ def measure(case: Case, *, count: int = 1, threads: int = 0, repeats: int = 21) 
         count: The count of the result.
         threads: Number of threads per call; 0 for one per CPU.
         repeats: Number of trials of each; at least 1.
+        device: The device. On the CPU the library's functions are timed, elsewhere sessions of ONNX Runtime.
 
     Raises:
         InputError: The arrays do not fit into the machine's memory.
         LibraryError: The library is missing, cannot be loaded, or failed.
+        DeviceError: The device does not exist, or is out of memory.
+        UnsupportedNodeError: The library has no kernel of the op for the device.
     """
-    prepared = PreparedCase(case, threads=threads)
-    trials = {"kernel": partial(run_trial, prepared.kernel), "addition": partial(run_trial, prepared.addition)}
+    on_cpu = Device.of(device).kind == CPU
+    prepared = PreparedCase(case, threads=threads) if on_cpu else SessionCase(case, device)
+    trials = {
+        name: partial(_seconds_of_run, call, prepared.runs)
+        for name, call in {"kernel": prepared.kernel, "addition": prepared.addition}.items()
+    }
     return Measurement(case, count, **time_interleaved(trials, repeats))
+
+
+def _seconds_of_run(call: Callable[[], object], runs: int, calls: int) -> float:
+    return run_trial(call, calls) / runs

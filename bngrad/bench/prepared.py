@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-_ATTRIBUTES = {"epsilon": ctypes.c_double(1e-5), "momentum": ctypes.c_double(0.9), "unbiased_running_var": 0}
+ATTRIBUTES = {"epsilon": ctypes.c_double(1e-5), "momentum": ctypes.c_double(0.9), "unbiased_running_var": 0}
 _POSITIVE = {"scale", "inv_std", "running_var"}
 _RANDOM_VALUES = 1 << 16
 """Number of random values, which an array repeats, because generating gigabytes of them is slow."""
@@ -40,6 +40,8 @@ class PreparedCase:
     memory bandwidth. They share arrays, so each overwrites outputs of the other.
     """
 
+    runs = 1
+    """The number of times that a call runs the op."""
     kernel: Callable[[], object]
     addition: Callable[[], object]
 
@@ -59,9 +61,9 @@ class PreparedCase:
         inputs.remove("axes")
         _check_memory(case)
         self._case = case
-        self._generator = np.random.default_rng(0)
-        self._arrays = {quantity: self._random(quantity) for quantity in (*inputs, *outputs)}
-        values = _ATTRIBUTES | {"training_mode": int(not case.frozen)}
+        generator = np.random.default_rng(0)
+        self._arrays = {quantity: random_array(case, quantity, generator) for quantity in (*inputs, *outputs)}
+        values = ATTRIBUTES | {"training_mode": int(not case.frozen)}
         function = "bngrad_" + re.sub(r"\B(?=[A-Z])", "_", name).lower()
         pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in self._arrays.values()]
         layout = ctypes.byref(self._layout())
@@ -73,8 +75,8 @@ class PreparedCase:
             [self._arrays[quantity] for quantity in group if QUANTITIES[quantity].shape == "data"]
             for group in (inputs, outputs)
         )
-        sources += [self._empty(case.shape, sources[0].dtype) for _ in range(2 - len(sources))]
-        targets = targets or [self._empty(case.shape, sources[0].dtype)]
+        sources += [_empty(case.shape, sources[0].dtype) for _ in range(2 - len(sources))]
+        targets = targets or [_empty(case.shape, sources[0].dtype)]
         self._addition_arrays = (*sources[:2], targets[0])  # the calls hold addresses only
         floats = [array.ctypes.data_as(ctypes.c_void_p) for array in self._addition_arrays]
         count = ctypes.c_int64(case.data_bytes // np.dtype(np.float32).itemsize)
@@ -82,7 +84,7 @@ class PreparedCase:
 
     def _layout(self) -> Layout:
         case = self._case
-        data, parameter = ir.DataType[case.dtype.upper()], ir.DataType.from_numpy(self._dtype("parameter"))
+        data, parameter = ir.DataType[case.dtype.upper()], ir.DataType.from_numpy(dtype_of(case, "parameter"))
         return Layout(
             (ctypes.c_int64 * len(case.shape))(*case.shape),
             (ctypes.c_int64 * len(case.axes))(*case.axes),
@@ -93,29 +95,31 @@ class PreparedCase:
             parameter,
         )
 
-    def _dtype(self, shape: str) -> np.dtype[Any]:
-        dtype = ir.DataType[self._case.dtype.upper()].numpy()
-        return np.dtype(np.float32) if shape == "parameter" and dtype.itemsize < 4 else dtype
 
-    def _random(self, quantity: str) -> Array:
-        case, kind = self._case, QUANTITIES[quantity].shape
-        shape = case.shape if kind == "data" else parameter_shape(case.shape, case.axes)
-        array = self._empty(shape, self._dtype(kind))
-        count = min(array.size, _RANDOM_VALUES)
-        if quantity in _POSITIVE:
-            values = self._generator.uniform(0.5, 1.5, count)
-        else:
-            values = self._generator.standard_normal(count)
-        # Rounded to float32 first: the addition reads the bytes of any type as floats, and must not see denormals.
-        array[...] = np.resize(values.astype(np.float32).astype(array.dtype), shape)
-        return array
+def dtype_of(case: Case, kind: str) -> np.dtype[Any]:
+    """Returns the type of an array of a case, of the kind ``data`` or ``parameter``."""
+    dtype = ir.DataType[case.dtype.upper()].numpy()
+    return np.dtype(np.float32) if kind == "parameter" and dtype.itemsize < 4 else dtype
 
-    @staticmethod
-    def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        array = empty_at_cache_line(shape, dtype)
-        # Touch all pages: untouched pages are mapped to one page of zeros, which stays in the caches.
-        array.reshape(-1).view(np.uint8).fill(1)
-        return array
+
+def random_array(case: Case, quantity: str, generator: np.random.Generator) -> Array:
+    """Returns random values for an input or output of a case's op."""
+    kind = QUANTITIES[quantity].shape
+    shape = case.shape if kind == "data" else parameter_shape(case.shape, case.axes)
+    array = _empty(shape, dtype_of(case, kind))
+    count = min(array.size, _RANDOM_VALUES)
+    is_positive = quantity in _POSITIVE
+    values = generator.uniform(0.5, 1.5, count) if is_positive else generator.standard_normal(count)
+    # Rounded to float32 first: the addition reads the bytes of any type as floats, and must not see denormals.
+    array[...] = np.resize(values.astype(np.float32).astype(array.dtype), shape)
+    return array
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    array = empty_at_cache_line(shape, dtype)
+    # Touch all pages: untouched pages are mapped to one page of zeros, which stays in the caches.
+    array.reshape(-1).view(np.uint8).fill(1)
+    return array
 
 
 def _check_memory(case: Case) -> None:

@@ -12,6 +12,7 @@ from bngrad.cli.console import print_json
 from bngrad.cli.help import Command
 from bngrad.cli.options import dims_option, option
 from bngrad.cli.shell_completion import complete_files
+from bngrad.runtime.device import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,6 +67,13 @@ _SHAPE = "Shapes"
     show_default=True,
     help="Number of threads; 0 for one per CPU.",
 )
+@option(
+    "--device",
+    default=CPU,
+    show_default=True,
+    metavar="DEVICE",
+    help="Device to time the ops on: `cpu`, `cuda` or `cuda:1` ([GPUs](../guides/gpu.md)).",
+)
 @option("--repeats", type=click.IntRange(min=1), default=21, show_default=True, help="Trials per case.")
 @option("--html", type=click.Path(), metavar="FILE", help="Write an HTML report.")
 def bench_command(
@@ -78,16 +86,17 @@ def bench_command(
     op: str,
     frozen: bool,
     threads: int,
+    device: str,
     repeats: int,
     html: str | None,
     as_json: bool,
 ) -> None:
     """Time the native kernels, for given shapes or for a model.
 
-    MODEL is a forward model or a training graph; every distinct shape of its batch norms is timed. The kernels run
-    on the CPU, without a session of ONNX Runtime. Each case is compared with the memory bandwidth, measured by
-    c = a + b over arrays of X's size: an op cannot exceed it unless its arrays stay in the caches
-    ([performance](../explanation/performance.md)).
+    MODEL is a forward model or a training graph; every distinct shape of its batch norms is timed. On the CPU the
+    kernels run without a session of ONNX Runtime, on a GPU in one. Each case is compared with the memory
+    bandwidth, measured by c = a + b over arrays of X's size: an op cannot exceed it unless its arrays stay in the
+    caches ([performance](../explanation/performance.md)).
     """
     from bngrad.bench.case import cases_of_shapes
     from bngrad.bench.measure import measure
@@ -95,7 +104,9 @@ def bench_command(
     from bngrad.cli.progress import progress
     from bngrad.io import files, writing
     from bngrad.runtime import native_library
+    from bngrad.runtime.device_session import require_available
 
+    require_available(device)
     _check_source(model, shapes, shape_options={"--axes": axes, "--layout": layout, "--dtype": dtype}, dims=dims)
     loaded = None if model is None else files.load(model)
     page = None if html is None else writing.check_output(html, source=model, model=loaded)
@@ -107,11 +118,11 @@ def bench_command(
     with progress() as show:
         for done, (case, count) in enumerate(cases.items()):
             show(case.shape_text, done / len(cases))
-            rows.append(measure(case, count=count, threads=threads, repeats=repeats))
+            rows.append(measure(case, count=count, threads=threads, repeats=repeats, device=device))
     document: BenchDocument = {
         "library": str(native_library.library_path()),
         "version": native_library.version(),
-        "isa": native_library.active_isa(),
+        "isa": native_library.active_isa() if device.startswith(CPU) else device,
         "threads": threads or os.cpu_count() or 1,
         "repeats": repeats,
         "rows": [row.to_dict() for row in rows],

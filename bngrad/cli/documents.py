@@ -142,7 +142,7 @@ class BenchDocument(TypedDict):
     version: str
     """The version of the library."""
     isa: str
-    """The instruction set that was used."""
+    """The instruction set that was used; the device, if it is not the CPU."""
     threads: int
     """The number of threads."""
     repeats: int

@@ -36,6 +36,8 @@ class DeviceOptions(NamedTuple):
     """True to round the factors of convolutions and matrix products to TF32, of 10 bits."""
     cuda_graph: bool = False
     """True to capture a run as a CUDA graph, and to replay it then."""
+    cpu_nodes: bool = True
+    """False to refuse nodes that the device has no kernel of, which would run on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def execution_providers(device: str = CPU, options: DeviceOptions | None = None)
     kind, index = (parsed := Device.of(device)).kind, parsed.index
     options = options or DeviceOptions()
     if kind == CPU:
-        if wrong := [name for name, value in options._asdict().items() if value]:
+        if wrong := [name for name in options._fields if getattr(options, name) != options._field_defaults[name]]:
             raise InputError(f"{wrong[0]} is for CUDA devices, and the device is {device!r}")
         return [_KINDS[CPU].provider]
     settings = {
@@ -110,4 +112,4 @@ def execution_providers(device: str = CPU, options: DeviceOptions | None = None)
         # The arena grows by what is needed: doubled, it would take memory that other sessions need.
         "arena_extend_strategy": "kSameAsRequested",
     }
-    return [(_KINDS[CUDA].provider, settings), _KINDS[CPU].provider]
+    return [(_KINDS[CUDA].provider, settings), *([_KINDS[CPU].provider] if options.cpu_nodes else [])]

@@ -56,6 +56,8 @@ def open_session(
     providers = execution_providers(device, options)
     require_available(device)
     target = Device.of(device)
+    if options is not None and not options.cpu_nodes:
+        session_options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     with target.errors(), _quiet(target):
         # Without enable_fallback=0, the Python package retries on the CPU; releases before it ignore the keyword.
         session = onnxruntime.InferenceSession(model, session_options, providers=providers, enable_fallback=0)

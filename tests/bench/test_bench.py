@@ -15,14 +15,16 @@ from bngrad.bench import timing
 from bngrad.bench.case import ARRAYS, DTYPES, FREEZABLE, OPS, Case, cases_of_shapes, layout_axes
 from bngrad.bench.measure import Measurement, measure
 from bngrad.bench.prepared import PreparedCase
+from bngrad.bench.session_case import SessionCase
 from bngrad.bench.timing import Spread
-from bngrad.errors import InputError, LibraryError
+from bngrad.errors import InputError, LibraryError, UnsupportedNodeError
 from bngrad.opset import synchronized
 from bngrad.opset.functions import FUNCTIONS
 from bngrad.opset.quantities import QUANTITIES
 from bngrad.opset.schemas import signature
 from bngrad.runtime import native, native_library
 from bngrad.runtime.session import session
+from fake_cuda import fake_cuda  # noqa: F401
 
 NCHW = (2, 3, 4, 5)
 CASES = [Case(NCHW, (0, 2, 3), dtype, op, op in FREEZABLE) for op in OPS for dtype in DTYPES]
@@ -160,6 +162,32 @@ def test_the_addition_has_as_many_bytes_as_x(case):
 def test_every_array_begins_a_cache_line():
     prepared = PreparedCase(Case((3, 5, 7), (0, 2), "bfloat16", "grad-grad"))
     assert {array.ctypes.data % 64 for array in prepared._arrays.values()} == {0}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_sessions_are_timed_where_the_library_is_not_called(op, dtype):
+    """On the CPU, which has all kernels; a device refuses those that would run on the CPU."""
+    case = SessionCase(Case((3, 5, 7), (0, 2), dtype, op), "cpu")
+    assert case.runs > 1
+    case.kernel()
+    case.addition()
+
+
+@pytest.mark.usefixtures("fake_cuda")
+def test_a_measurement_on_a_device():
+    row = measure(Case((2, 3, 4, 4), (0, 2, 3)), repeats=2, device="cuda")
+    assert row.kernel.median > 0
+    assert row.addition.median > 0
+
+
+def test_an_op_without_a_kernel_for_the_device(fake_cuda):  # noqa: F811
+    fake_cuda.session_error = RuntimeError(
+        "nodes, but fallback to CPU EP has been explicitly disabled by the user"
+    )
+    with pytest.raises(UnsupportedNodeError) as error:
+        SessionCase(Case((2, 3), (0,), "bfloat16", "grad-grad"), "cuda")
+    assert str(error.value) == ("the library has no kernel of BatchNormalizationGradGrad for bfloat16 on cuda:0")
 
 
 def test_more_than_the_memory_is_refused():
