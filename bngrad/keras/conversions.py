@@ -67,7 +67,7 @@ class Conversions:
             for node in list(ops):  # which a formula changes
                 if node.type == stop_gradient.NAME:
                     _stop(context, node)
-                elif node.type in _FORMULAS:
+                elif node.type in _FORMULAS and not _has_second_result(context, node):
                     _write(context, node, _FORMULAS[node.type])
                 elif node.type in _INTEGER_FORMULAS and context.get_dtype(node.input[0]) in _INTEGERS:
                     _write(context, node, _INTEGER_FORMULAS[node.type])
@@ -86,6 +86,11 @@ def _stop(context: Any, node: Any) -> None:  # noqa: ANN401
     else:
         node.domain = stop_gradient.DOMAIN
     node.skip_conversion = True
+
+
+def _has_second_result(context: Any, node: Any) -> bool:  # noqa: ANN401
+    """Tests whether the gradient that a cross entropy also returns is read, as by a `tf.GradientTape`."""
+    return any(context.find_output_consumers(name) or name in context.outputs for name in node.output[1:])
 
 
 def _is_in_moments(context: Any, node: Any) -> bool:  # noqa: ANN401
@@ -114,10 +119,10 @@ def _axes(mean: Any) -> Any:  # noqa: ANN401
 
 def _write(context: Any, node: Any, formula: Callable[..., str]) -> None:  # noqa: ANN401
     name, shape, dtype = node.name, context.get_shape(node.output[0]), context.get_dtype(node.input[0])
-    outputs, inputs = node.output, node.input
+    outputs, inputs = node.output[:1], node.input
     context.remove_node(name)
     make = _Maker(context, name, dtype)
-    result = formula(make, *map(make.wide, inputs))
+    result = formula(make, *(make.wide(x) if context.get_dtype(x) == dtype else x for x in inputs))
     op_type, attributes = ("Cast", {"to": dtype}) if dtype in _WIDER else ("Identity", {})
     context.make_node(op_type, [result], attributes, outputs=outputs, name=name, shapes=[shape], dtypes=[dtype])
 
@@ -158,7 +163,11 @@ class _Maker:
             result = self.op("Add", self.op("Mul", result, x), coefficient)
         return result
 
-    def _of(self, op_type: str, inputs: list[str], domain: str = "", **attributes: int) -> str:
+    def losses(self, logits: str, labels: str) -> str:
+        """The cross entropy of each row, where tf2onnx takes logarithms of exponentials, which may be 0."""
+        return self._of("SoftmaxCrossEntropyLoss", [logits, labels], reduction="none")
+
+    def _of(self, op_type: str, inputs: list[str], domain: str = "", **attributes: int | str) -> str:
         shape = self._context.get_shape(inputs[0]) if op_type in (stop_gradient.NAME, "Cast") else None
         node = self._context.make_node(
             op_type,
@@ -259,6 +268,7 @@ _FORMULAS: Mapping[str, Callable[..., str]] = {
     "Expm1": _expm1,
     "Erfc": _erfc,
     "Erfinv": _erfinv,
+    "SparseSoftmaxCrossEntropyWithLogits": _Maker.losses,
     "Xlogy": _xlogy,
     "Xlog1py": _xlog1py,
     "Xdivy": _xdivy,

@@ -284,6 +284,17 @@ def binary_losses():
     return model, lambda y, y_pred: losses[0](y, y_pred) + losses[1](y, y_pred), X, (Y > 0).astype(np.float32)
 
 
+@taken_over("logits far apart")
+def logits_far_apart():
+    """The exponential of the smaller one is 0, or is not normal."""
+    model, cross_entropy = (
+        keras.Sequential([keras.Input((6,)), L.Dense(4)]),
+        keras.losses.SparseCategoricalCrossentropy,
+    )
+    loss = cross_entropy(from_logits=True, ignore_class=3)
+    return model, lambda y, y_pred: loss(y, y_pred + tf.constant([0, 90, 110, -110.0])), X, np.arange(8) % 4
+
+
 @taken_over("options of a compiled optimizer")
 def compiled_optimizer():
     model = keras.Sequential([keras.Input((6,)), L.Dense(4)])

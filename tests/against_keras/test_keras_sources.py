@@ -13,7 +13,7 @@ TAKEN_OVER = {
     *("keras.ops.stop_gradient", "tf.stop_gradient", "straight-through", "stop in a tf.function"),
     *("keras.ops.custom_gradient", "several results", "gradient reversal", "masked gradient"),
     *("gradient of a product", "recompute_grad", "grad_pass_through", "remat", "clip_by_norm", "moments"),
-    *("log1p", "expm1", "erfc", "erfinv", "xlogy", "xdivy", "binary losses"),
+    *("log1p", "expm1", "erfc", "erfinv", "xlogy", "xdivy", "binary losses", "logits far apart"),
     *("added loss", "regularizers", "overridden compute_loss", "options of a compiled optimizer"),
     *("metric in a layer", "frozen variable", "frozen nested model", "mask of the loss", "mask of an RNN"),
     *("one batch norm in both modes", "a batch norm of two inputs", "TimeDistributed"),
