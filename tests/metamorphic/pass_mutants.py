@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metamorphic.mutants import of
+from metamorphic.precision_mutants import PRECISION_MUTANTS
 
 _PASSES = "tests/passes"
 _GRADIENTS = "tests/autodiff/test_rules.py::test_gradients"
@@ -372,4 +373,4 @@ ORT_TRAINING = (
     )
 )
 
-PASS_MUTANTS = [*LOWER, *PASSES, *ORT_TRAINING]
+PASS_MUTANTS = [*LOWER, *PASSES, *ORT_TRAINING, *PRECISION_MUTANTS]

@@ -61,9 +61,13 @@ NODES = {
     "a batch norm of the data": ("z = BatchNormalization (x, b, b, m, v)", {"BatchNormalization": "float"}),
     "a residual": ("y = Conv (x, w) r = Conv (y, w) z = Add (y, r)", {"Conv": "float16", "Add": "float16"}),
     "a residual of float32": ("y = Conv (x, w) z = Add (x, y)", {"Conv": "float16", "Add": "float"}),
-    "a bias, whose gradient is a long sum": (
+    "a bias in float32": (
         "y = Conv (x, w) z = Add (y, t)",
         {"Conv": "float16", "Add": "float"},
+    ),
+    "a broadcast": (
+        "y = Conv (x, w) p = GlobalMaxPool (y) z = Add (y, p)",
+        {"Conv": "float16", "GlobalMaxPool": "float16", "Add": "float"},
     ),
     "a bound": (
         "y = Conv (x, w) h = Constant <value = float {6}> () z = Clip (y, , h)",
