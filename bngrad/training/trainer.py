@@ -145,7 +145,10 @@ class Trainer:
 
     @property
     def updates(self) -> int:
-        """The number of updates of the weights; the learning rate is a function of it."""
+        """The number of updates of the weights; the learning rate is a function of it.
+
+        Updates that mixed precision skipped count.
+        """
         return self._calls // self.info.accumulate
 
     @property
