@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/batch_norm.hpp"
+#include "core/element_type.hpp"
 
 namespace bngrad::cuda {
 

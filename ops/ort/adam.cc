@@ -2,23 +2,31 @@
 #include "core/adam.hpp"
 
 #include "core/dispatch.hpp"
+#include "cuda/adam.hpp"
 #include "ort/op.hpp"
 
 namespace bngrad {
 namespace {
 
-class AdamUpdateNode final : public Node {
+class AdamUpdateNode final : public DeviceNode {
  public:
   explicit AdamUpdateNode(const NodeAttributes&) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
-    const AdamArguments arguments = {
-        types.data,
-        c.count(),
-        {c.DataLikeX(0), c.DataLikeX(1), c.DataLikeX(2), c.DataLikeX(3)},
-        static_cast<const double*>(c.Data(4, Vector(kAdamCoefficients), "a vector")),
-        {c.OutputLikeX(0), c.OutputLikeX(1), c.OutputLikeX(2)}};
-    AdamUpdate(arguments, *ActiveIsa().table, parallel);
+    AdamUpdate(Arguments(c, types), *ActiveIsa().table, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    cuda::AdamUpdate(Arguments(c, types), device);
+  }
+
+ private:
+  static AdamArguments Arguments(const RunContext& c, const Types& types) {
+    return {types.data,
+            c.count(),
+            {c.DataLikeX(0), c.DataLikeX(1), c.DataLikeX(2), c.DataLikeX(3)},
+            static_cast<const double*>(c.Data(4, Vector(kAdamCoefficients), "a vector")),
+            {c.OutputLikeX(0), c.OutputLikeX(1), c.OutputLikeX(2)}};
   }
 };
 

@@ -1,6 +1,6 @@
 #include "ort/cuda.hpp"
 
-#include "cuda/batch_norm.hpp"
+#include "cuda/device.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/ptx.hpp"
 #include "ort/status.hpp"

@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "c_api/call.hpp"
+#include "core/adam.hpp"
 #include "core/grad.hpp"
 #include "core/grad_grad.hpp"
 #include "core/training.hpp"
+#include "cuda/adam.hpp"
 #include "cuda/batch_norm.hpp"
 #include "cuda/ptx.hpp"
 #include "cuda_emulation.hpp"
@@ -52,6 +54,10 @@ static void GradGrad(const Layout& layout, const GradGradArguments& arguments, c
 static void Training(const Layout& layout, const TrainingArguments& arguments, const KernelTable&,
                      PoolThreads&) {
   RunEmulated<TrainingArguments, cuda::Training>(layout, arguments);
+}
+static void AdamUpdate(const AdamArguments& arguments, const KernelTable&, PoolThreads&) {
+  EmulatedDevice device;
+  cuda::AdamUpdate(arguments, device);
 }
 static void Statistics(const Layout& layout, const StatisticsArguments& arguments, const KernelTable&,
                        PoolThreads&) {

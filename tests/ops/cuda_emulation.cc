@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "cuda/kernels/adam.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/maps.h"
 #include "cuda/kernels/sums.h"
@@ -77,6 +78,7 @@ uint32_t BlockIndexX() { return block.x; }
 uint32_t BlockIndexY() { return block.y; }
 void Barrier() { swapcontext(&block.threads[block.thread].context, &block.scheduler); }
 double SquareRoot(double value) { return std::sqrt(value); }
+float SquareRoot(float value) { return std::sqrt(value); }
 float Widened(Float16 value) { return ToFloat(value); }
 void Narrow(float value, Float16* to) { FromFloat(value, to); }
 

@@ -19,7 +19,9 @@ from test_programs import only_linux
 pytestmark = only_linux
 
 OPS = Path(__file__).with_name("test_ort_op.py")
-SAMPLE = "(test_layouts and float or test_types or left_out or empty or no_channels or known) and not double"
+SAMPLE = (
+    "(test_layouts and float or test_types or left_out or empty or no_channels or known or adam) and not double"
+)
 
 
 @pytest.fixture

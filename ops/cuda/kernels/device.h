@@ -42,12 +42,14 @@ BNGRAD_DEVICE uint32_t BlockIndexX() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 BNGRAD_DEVICE uint32_t BlockIndexY() { return __nvvm_read_ptx_sreg_ctaid_y(); }
 BNGRAD_DEVICE void Barrier() { __syncthreads(); }
 BNGRAD_DEVICE double SquareRoot(double value) { return __nvvm_sqrt_rn_d(value); }
+BNGRAD_DEVICE float SquareRoot(float value) { return __nvvm_sqrt_rn_f(value); }
 #else
 uint32_t ThreadIndex();
 uint32_t BlockIndexX();
 uint32_t BlockIndexY();
 void Barrier();
 double SquareRoot(double value);
+float SquareRoot(float value);
 #endif
 
 BNGRAD_DEVICE bool IsFinite(double value) { return value - value == 0; }

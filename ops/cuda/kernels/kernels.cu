@@ -1,6 +1,7 @@
 // The kernels of one element type, BNGRAD_T; each type is a module of its own, BNGRAD_MODULE, which the
 // driver compiles when it is first used. Names: KIND_rows or KIND_columns, and _wide where vectors have kWide
 // elements.
+#include "cuda/kernels/adam.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/maps.h"
 #include "cuda/kernels/sums.h"
@@ -35,6 +36,8 @@ BNGRAD_MAP(grad_frozen, MapGradFrozen<false>)
 BNGRAD_MAP(relu_grad_frozen, MapGradFrozen<true>)
 BNGRAD_MAP(grad_grad_training, MapGradGradTraining)
 BNGRAD_MAP(grad_grad_frozen, MapGradGradFrozen)
+// Launched in the modules of float and double only.
+BNGRAD_KERNEL(adam_update, AdamUpdateArguments, (UpdateAdam<Arithmetic<T>>(a)))
 
 #undef BNGRAD_FORMS
 #undef BNGRAD_SUM

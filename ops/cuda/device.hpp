@@ -1,0 +1,27 @@
+// What runs kernels: NVIDIA's driver, or an emulation.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/element_type.hpp"
+
+namespace bngrad::cuda {
+
+// Calls return before their work is done, which is in the order of the calls.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // The number of multiprocessors.
+  virtual int processors() const = 0;
+
+  // Memory of the device until the op returns.
+  virtual void* Scratch(size_t bytes) = 0;
+
+  // Starts a kernel of a module (cuda/kernels/kernels.cu) with its one argument, a struct.
+  virtual void Launch(ElementType module, const std::string& kernel, uint32_t blocks, uint32_t splits,
+                      const void* argument) = 0;
+};
+
+}  // namespace bngrad::cuda
