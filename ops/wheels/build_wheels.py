@@ -50,9 +50,9 @@ def main() -> int:
     if options.twice:
         again = build(WORK / "second", targets, zig_cache=WORK / "second" / "zig")
         problems += [
-            f"{one.name}: two builds differ: {digest(one)} and {digest(two)}"
-            for one, two in zip(built, again, strict=True)
-            if digest(one) != digest(two)
+            f"{first.name}: two builds differ: {digest(first)} and {digest(second)}"
+            for first, second in zip(built, again, strict=True)
+            if digest(first) != digest(second)
         ]
     if problems:
         print(*problems, sep="\n", file=sys.stderr)
@@ -120,10 +120,10 @@ def build_wheel(target: Target, source: Path, folder: Path) -> Path:
 
 def zig() -> Path:
     """Returns the path of the compiler, which the package ziglang brings."""
-    found = importlib.util.find_spec("ziglang")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("ziglang")
+    if package is None or package.origin is None:
         sys.exit("ziglang is not installed: run `make wheels`, or pip install '.[wheels]'")
-    return Path(found.origin).parent / "zig"
+    return Path(package.origin).parent / "zig"
 
 
 def run(*command: object) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with the native library of a wheel, as lines of text. LIEF reads ELF, Mach-O and PE."""
+"""The faults of a wheel's native library, as lines of text. LIEF reads ELF, Mach-O and PE."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PE_FLAGS = lief.PE.OptionalHeader.DLL_CHARACTERISTICS
 
 
 class _Library(NamedTuple):
-    """What every format has."""
+    """The properties that every format has."""
 
     machine: str
     """In LIEF's words for this format."""
     exports: set[str]
     needed: set[str]
     faults: list[str]
-    """What is wrong with it by the rules of the format."""
+    """Violations of the rules of the format."""
 
 
 _MACHINES = {"X86_64": "X86_64", "AMD64": "X86_64", "AARCH64": "ARM64", "ARM64": "ARM64"}
@@ -43,11 +43,11 @@ def library_problems(content: bytes, target: Target, functions: AbstractSet[str]
         functions: The names that it has to export.
     """
     binary = lief.parse(list(content))
-    found = binary.format.name if binary is not None else "unknown"
-    if found != target.file_format:
-        yield f"the file format is {found}, expected {target.file_format}"
+    file_format = binary.format.name if binary is not None else "unknown"
+    if file_format != target.file_format:
+        yield f"the file format is {file_format}, expected {target.file_format}"
         return
-    library = {"ELF": _elf, "MACHO": _macho, "PE": _pe}[found](binary, content, target)
+    library = {"ELF": _elf, "MACHO": _macho, "PE": _pe}[file_format](binary, content, target)
     machine = _MACHINES.get(library.machine, library.machine)
     if machine != target.machine:
         yield f"the machine is {machine}, expected {target.machine}"
@@ -84,9 +84,9 @@ def _macho(binary: lief.MachO.Binary, content: bytes, target: Target) -> _Librar
     if binary.has(lief.MachO.LoadCommand.TYPE.RPATH):
         faults.append("has a run path")
     oldest = ".".join(target.tag.split("_")[1:3])
-    found = ".".join(map(str, binary.build_version.minos[:2])) if binary.has_build_version else "not stated"
-    if found != oldest:
-        faults.append(f"the oldest macOS is {found}, expected {oldest}")
+    stated = ".".join(map(str, binary.build_version.minos[:2])) if binary.has_build_version else "not stated"
+    if stated != oldest:
+        faults.append(f"the oldest macOS is {stated}, expected {oldest}")
     if binary.header.has(lief.MachO.Header.FLAGS.WEAK_DEFINES):
         faults.append("defines weak symbols, which other libraries may bind to")
     signed = binary.has_code_signature

@@ -34,7 +34,7 @@ MAX_SIZE = 3_000_000
 """Bytes that a wheel may have."""
 
 _NATIVE = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"!<arch>")
-"""How programs, libraries and archives begin."""
+"""The first bytes of programs, libraries and archives."""
 
 LICENSES = ("LICENSE", "LICENSE-THIRD-PARTY.txt")
 
@@ -114,9 +114,9 @@ def _problems(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
         return
     names = re.findall(r"^BNGRAD_EXPORT[^(]*?(\w+)\(", archive.read(header).decode(), re.MULTILINE)
     functions = {"RegisterCustomOps", *names}
-    found = list(library_problems(archive.read(library), target, functions))
-    yield from (f"{library} {problem}" for problem in found)
-    if not found and target.tag.startswith("manylinux"):
+    problems = list(library_problems(archive.read(library), target, functions))
+    yield from (f"{library} {problem}" for problem in problems)
+    if not problems and target.tag.startswith("manylinux"):
         yield from _policy_problems(path, target)
 
 
@@ -156,9 +156,9 @@ def _record_problems(archive: zipfile.ZipFile, record: str) -> Iterator[str]:
 def _metadata_problems(archive: zipfile.ZipFile, info: str, version: str, target: Target) -> Iterator[str]:
     metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
     for key, expected in {"Name": "bngrad", "Version": version, "License-Expression": "Apache-2.0"}.items():
-        found = metadata.get_all(key, [])
-        if found != [expected]:
-            yield f"METADATA has {key}: {', '.join(found) or 'nothing'}, expected {expected}"
+        values = metadata.get_all(key, [])
+        if values != [expected]:
+            yield f"METADATA has {key}: {', '.join(values) or 'nothing'}, expected {expected}"
     for license_file in LICENSES:
         if license_file not in metadata.get_all("License-File", []):
             yield f"METADATA has no License-File: {license_file}"
@@ -202,8 +202,8 @@ def _policy_problems(path: Path, target: Target) -> Iterator[str]:
         yield f"auditwheel: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}"
         return
     tag = json.loads(done.stdout)["overall_tag"]
-    found, newest = (re.search(r"manylinux_2_(\d+)_", text) for text in (tag, target.tag))
-    if found is None or newest is None or int(found[1]) > int(newest[1]):
+    policy, newest = (re.search(r"manylinux_2_(\d+)_", text) for text in (tag, target.tag))
+    if policy is None or newest is None or int(policy[1]) > int(newest[1]):
         yield f"auditwheel finds {tag}, expected {target.tag}"
 
 
