@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import bngrad
-from bfloat16_on_cpu import rounding_session
 from residual_network import batch
+from sixteen_bits_on_cpu import rounding_session
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import bngrad.torch  # noqa: E402 - needs torch
@@ -55,17 +55,17 @@ def autocast_losses(module, dtype):
     return np.array(losses)
 
 
-def losses_of_step(step, precision):
-    info, state, losses = step.info, step.state, []
-    session = rounding_session(step.model) if precision == "mixed-bfloat16" else bngrad.session(step.model)
+def calls(step, batches):
+    """Yields the loss and the new state of each call of a step."""
+    info, state, session = step.info, step.state, rounding_session(step.model)
     names = [value.name for value in session.get_outputs()]
-    for index in range(STEPS):
-        feeds = dict(zip(info.data, batch(32, index).values(), strict=True)) | state
-        outputs = session.run(names, feeds | {info.learning_rate: np.array(RATE, np.float32)})
-        outputs = dict(zip(names, outputs, strict=True))
+    for arrays in batches:
+        feeds = (
+            dict(zip(info.data, arrays, strict=True)) | state | {info.learning_rate: np.array(RATE, np.float32)}
+        )
+        outputs = dict(zip(names, session.run(names, feeds), strict=True))
         state = {name: outputs[entry.new] for name, entry in info.state.items()}
-        losses.append(outputs[info.loss].item())
-    return np.array(losses)
+        yield outputs[info.loss].item(), state
 
 
 @pytest.mark.parametrize("precision", TYPES)
@@ -82,7 +82,7 @@ def test_the_losses_are_those_of_autocast(precision):
         precision=precision,
         check=False,
     )
-    ours = losses_of_step(step, precision)
+    ours = np.array([loss for loss, _ in calls(step, (batch(32, index).values() for index in range(STEPS)))])
     expected = autocast_losses(module, dtype)
     assert expected[-1] < 0.9 * expected[0]
     np.testing.assert_allclose(ours[0], expected[0], atol=2 * rounding)
@@ -106,3 +106,36 @@ def test_a_trained_state_goes_back_into_the_module():
         np.testing.assert_array_equal(parameter.detach().numpy(), state[name], err_msg=name)
         buffer = optimizer.state[parameter]["momentum_buffer"]
         np.testing.assert_array_equal(buffer.numpy(), state[f"{name}/momentum_buffer"], err_msg=name)
+
+
+def test_the_scale_is_that_of_grad_scaler():
+    """It falls until the gradients are finite in float16, and grows until they are not."""
+    torch.manual_seed(1)
+    module = torch.nn.Linear(3, 2)
+    x = torch.linspace(-1, 1, 12).reshape(4, 3)
+    step = bngrad.torch.training_step(
+        module, mean, (x,), precision="mixed", init_scale=2.0**22, growth_interval=3, check=False
+    )
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=3)
+    scales = []
+    for _, state in calls(step, [[x.numpy()]] * 16):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = mean(module(x))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        assert state["scaler/scale"] == scales[-1]
+        for name, parameter in module.named_parameters():
+            np.testing.assert_allclose(state[name], parameter.detach().numpy(), rtol=1e-3, atol=1e-4)
+    falls = [index for index in range(15) if scales[index + 1] < scales[index]]
+    assert falls[0] == 0
+    assert len(falls) > 2
+    assert max(scales[5:]) > min(scales[5:])
+    assert state["scaler/skipped"] == 16 - state["step"]
+
+
+def mean(output):
+    return (output.float() ** 2).mean()

@@ -8,7 +8,6 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
-from bfloat16_on_cpu import rounding_session
 from bngrad.cli import run
 from bngrad.errors import InputError, ModelError, TrainingError
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -19,6 +18,7 @@ from bngrad.validation.widening import to_float64, widened_array
 from emulated_ranks import Ranks
 from pairwise import every_value
 from residual_network import batch, network
+from sixteen_bits_on_cpu import rounding_session
 from test_distribute import batch as distributed_batch
 from test_distribute import network as distributed_network
 from test_distribute import shards
@@ -88,8 +88,7 @@ def test_the_gradients_in_16_bits(precision):
     step = bngrad.training_step(network(), precision=precision, outputs=names)
     feeds = batch(32)
     exact, _ = call(step, Evaluator(step.model), step.state, feeds)
-    session = rounding_session(step.model) if precision != "mixed" else bngrad.session(step.model)
-    actual, _ = call(step, runner(session), step.state, feeds)
+    actual, _ = call(step, runner(rounding_session(step.model)), step.state, feeds)
     assert abs(actual["loss"] - exact["loss"]) < 4 * ROUNDING[precision]
     for name in names:
         error = np.linalg.norm(actual[name] - exact[name]) / np.linalg.norm(exact[name])
@@ -102,8 +101,7 @@ def test_the_loss_curve(precision):
     losses = {}
     for kind in ("model", precision):
         step = bngrad.training_step(network(), precision=kind, optimizer=bngrad.SGD(momentum=0.9))
-        session = rounding_session(step.model) if kind == "mixed-bfloat16" else bngrad.session(step.model)
-        run_step, state, losses[kind] = runner(session), step.state, []
+        run_step, state, losses[kind] = runner(rounding_session(step.model)), step.state, []
         for index in range(30):
             outputs, state = call(step, run_step, state, batch(32, index), 0.05)
             losses[kind].append(float(outputs["loss"]))

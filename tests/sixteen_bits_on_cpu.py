@@ -1,6 +1,7 @@
-"""Runs models in bfloat16 on ONNX Runtime's CPU provider, which has few kernels for it.
+"""Runs models in 16 bits on ONNX Runtime's CPU provider, as a device with kernels for them would.
 
-Nodes in bfloat16 compute in float32 and round: what a kernel with float32 sums does. Ops of bngrad have kernels.
+The provider has few kernels for bfloat16; for float16 it computes in float32 and leaves out most roundings. Here
+nodes in 16 bits compute in float32 and round, as a kernel with float32 sums does. Ops of bngrad have kernels.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 import onnxruntime
 
+from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.io.files import as_ir
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.runtime.session import register
@@ -17,7 +19,7 @@ from bngrad.runtime.session import register
 if TYPE_CHECKING:
     import onnx
 
-_WIDE, _NARROW = ir.DataType.FLOAT, ir.DataType.BFLOAT16
+_WIDE = ir.DataType.FLOAT
 
 
 def rounding_session(model):
@@ -30,23 +32,23 @@ def rounding_session(model):
 
 
 def with_casts(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model whose nodes in bfloat16 are in float32 between casts."""
+    """A model whose nodes in 16 bits are in float32 between casts."""
     result = as_ir(model).clone()
     InferTypesPass()(result)
     for node in list(result.graph):
         if node.op_type in ("Cast", "Constant") or node.domain == "bngrad":
             continue
         for index, value in enumerate(node.inputs):
-            if value is not None and value.dtype == _NARROW:
+            if value is not None and value.dtype in SIXTEEN_BITS:
                 cast = _cast(value, _WIDE)
                 result.graph.insert_before(node, cast)
                 node.replace_input_with(index, cast.outputs[0])
         for output in node.outputs:
-            if output.dtype == _NARROW:
+            if (dtype := output.dtype) in SIXTEEN_BITS:
                 narrow = ir.Value(name=f"{output.name}_rounded", type=output.type, shape=output.shape)
                 output.replace_all_uses_with(narrow, replace_graph_outputs=True)
                 output.type = ir.TensorType(_WIDE)
-                result.graph.insert_after(node, _cast(output, _NARROW, narrow))
+                result.graph.insert_after(node, _cast(output, dtype, narrow))
     return ir.to_proto(result)
 
 
