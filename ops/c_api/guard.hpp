@@ -1,4 +1,5 @@
-// What all functions of the C ABI share: exceptions become a status and a message; checks of plain arguments.
+// The errors of all functions of the C ABI: exceptions become a status and a message. Checks of plain
+// arguments.
 #pragma once
 #include <cstdint>
 #include <cstdio>

@@ -24,7 +24,7 @@ constexpr Collective kAlone = {nullptr, nullptr, 0, 1, nullptr};
 // Atomics, not a mutex: see Pool::Instance.
 std::atomic<const Collective*> current{&kAlone};
 std::atomic<bool> running{false};
-// Whether the last operation failed after it had reached the other ranks.
+// True if the last operation failed after it had reached the other ranks.
 std::atomic<bool> last_failed{false};
 
 // The text in one line.

@@ -35,7 +35,7 @@ Registers CpuId(uint32_t leaf, uint32_t subleaf = 0) {
   return r;
 }
 
-// Whether the operating system saves these register states (bits of XCR0) at a context switch.
+// True if the operating system saves these register states (bits of XCR0) at a context switch.
 bool SystemSaves(uint32_t parts) {
   constexpr uint32_t kOsxsave = 1u << 27;
   if ((CpuId(1).ecx & kOsxsave) == 0) return false;

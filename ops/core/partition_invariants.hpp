@@ -15,7 +15,7 @@ namespace bngrad {
 inline const char* BrokenInvariant(const Layout& layout, const Partition& p) {
   const bool rows_family = layout.family == Family::kRows;
   const int64_t kept = rows_family ? layout.channel.size : layout.inner;
-  // Whether `parts` non-empty parts of at most `size` elements make up `whole`.
+  // True if `parts` non-empty parts of at most `size` elements make up `whole`.
   const auto covers = [](int64_t parts, int64_t size, int64_t whole) {
     return whole == 0 ? parts == 0
                       : size > 0 && parts > 0 && (parts - 1) * size < whole && whole <= parts * size;

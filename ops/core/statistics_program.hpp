@@ -1,4 +1,4 @@
-// What all ops that compute the statistics of a batch share.
+// The base of all ops that compute the statistics of a batch.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -42,7 +42,7 @@ class Program {
   virtual int steps() const = 0;
   virtual SumKind sum(int step) const = 0;
   virtual MapKind map() const = 0;
-  // Whether the factors are complete after Begin: then elements are mapped right after they are summed.
+  // True if the factors are complete after Begin: then elements are mapped right after they are summed.
   virtual bool fuses_map() const { return false; }
   // Before the first step.
   virtual void Begin(const Channels& channels) const = 0;

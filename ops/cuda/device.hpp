@@ -1,4 +1,4 @@
-// What runs kernels: NVIDIA's driver, or an emulation.
+// The device that runs kernels: NVIDIA's driver, or an emulation.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// How a grid divides X: the numbers that kernels take (cuda/kernels/view.h), from the collapsed dimensions of
-// core/layout.hpp.
+// The division of X among the blocks of a grid: the numbers that kernels take (cuda/kernels/view.h), from the
+// collapsed dimensions of core/layout.hpp.
 #pragma once
 #include "core/element_type.hpp"
 #include "core/layout.hpp"

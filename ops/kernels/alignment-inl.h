@@ -16,7 +16,7 @@ int64_t ToCacheLine(T* const* out, int64_t i) {
   return kTwo && out[1] != nullptr && ToCacheLine(out[1] + i) != first ? -1 : first;
 }
 
-// Whether every row of a block begins at a cache line.
+// True if every row of a block begins at a cache line.
 template <class Map, class T>
 bool RowsAreWholeLines(const Block& block, T* const* out) {
   return ToCacheLine<Map>(out, 0) == 0 && block.row_stride * sizeof(T) % kCacheLine == 0;

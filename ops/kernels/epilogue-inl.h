@@ -1,6 +1,6 @@
-// What is done in the loop that sums, with the elements at hand. Included by table-inl.h.
+// Work on the elements at hand in the loop that sums. Included by table-inl.h.
 
-// Nothing; this says what an epilogue has.
+// No work; this is the interface of an epilogue.
 struct NoEpilogue {
   static constexpr bool kMaps = false;
   struct Factors {};

@@ -27,9 +27,9 @@ struct BFloat16 {
 constexpr int kMaxInputs = 3;
 constexpr int kMaxOutputs = 2;
 
-// What a sweep over the inputs sums for each channel; inputs are listed in the kernels' order. The sums are
-// made in double whatever the element type, and so are their terms: the element is widened first. Only the
-// gradient's terms of 16-bit elements are float, up to 32 of which are added up as such.
+// The sums of a sweep over the inputs, for each channel; inputs are listed in the kernels' order. The sums
+// are made in double whatever the element type, and so are their terms: the element is widened first. Only
+// the gradient's terms of 16-bit elements are float, up to 32 of which are added up as such.
 enum SumKind {   // D = X - center, or X: see uncentered
   kSumX,         // X            sum X
   kSumSquares,   // X            sum D, sum D*D
@@ -40,7 +40,7 @@ enum SumKind {   // D = X - center, or X: see uncentered
 };
 constexpr int kSumCounts[kSumKinds] = {1, 2, 2, 2, 5};
 
-// What a sweep computes for each element, in the arithmetic type (double for double, else float), from the
+// The results of a sweep for each element, in the arithmetic type (double for double, else float), from the
 // factors of its channel, listed in the order in which the kernels read them. A quantity that may be much
 // larger than the result comes in two parts, high + low, the low part being what rounding took from the high.
 enum MapKind {           // D = X - mean, inputs as above
@@ -89,7 +89,7 @@ using AdamFunction = void (*)(int64_t count, const void* const* inputs, const vo
                               void* const* outputs);
 
 struct TypeKernels {
-  // Whether D is X: of each sum before one of products with D, the caller subtracts `center` times as much
+  // True if D is X: of each sum before one of products with D, the caller subtracts `center` times as much
   // from the latter.
   bool uncentered[kSumKinds];
   SumFunction sum_rows[kSumKinds];

@@ -1,4 +1,4 @@
-// What a map reads and writes, and how it writes. Included by table-inl.h.
+// The arrays that a map reads and writes, and how it writes. Included by table-inl.h.
 
 // Through the caches, or past them, where whole cache lines are written.
 enum StorePolicy { kTemporal, kNonTemporal };

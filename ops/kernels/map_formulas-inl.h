@@ -1,5 +1,6 @@
-// What the sweeps write for each element. Included by table-inl.h. The mean is subtracted before anything is
-// multiplied: folding these formulas to a*dY + b*X + c would lose the digits that X and mean share.
+// The formulas of the sweeps for each element. Included by table-inl.h. The mean is subtracted before
+// anything is multiplied: folding these formulas to a*dY + b*X + c would lose the digits that X and mean
+// share.
 
 struct MapForward {
   static constexpr int kKind = kMapForward;

@@ -90,7 +90,7 @@ class RowMap {
   int64_t i_ = 0, end_ = 0;                // in the row: the next element, and the end of its channel
 };
 
-// Whether a block's rows are to be written past the caches, and can be: shorter runs have as many partial
+// True if a block's rows are to be written past the caches, and can be: shorter runs have as many partial
 // cache lines as whole ones.
 template <class Map, class T>
 StorePolicy PolicyOfRows(const Block& block, const MapArrays<Map, T>& arrays) {

@@ -1,9 +1,10 @@
 // The sweep that sums columns: some rows together, from one end of the rows to the other, as memory is read
 // fastest. Included by table-inl.h.
 
-// What is prefetched while rows are summed. Rows that lie one after the other: as many as are summed
-// together, in the order of memory. Rows apart: some elements on in each. To the nearest cache, or to the
-// second level: what lies past the caches, and rows apart, many of which have the same places in the nearest.
+// The elements that are prefetched while rows are summed. Rows that lie one after the other: as many as are
+// summed together, in the order of memory. Rows apart: some elements on in each. To the nearest cache, or to
+// the second level: what lies past the caches, and rows apart, many of which have the same places in the
+// nearest.
 enum PrefetchPattern { kPrefetchNone, kPrefetchNear, kPrefetchFar };
 
 // Strips of 16 columns, or the first few of one, side by side, from `column` on, of some rows: their sums,

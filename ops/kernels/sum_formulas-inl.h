@@ -1,10 +1,10 @@
-// What the sweeps sum. Included by table-inl.h.
+// The terms of the sweeps' sums. Included by table-inl.h.
 
-// Whether the product of two elements of type T is exact in lanes of type V: 24 bits times 24 in a double.
+// True if the product of two elements of type T is exact in lanes of type V: 24 bits times 24 in a double.
 template <class V, class T>
 constexpr bool kExact = sizeof(V) == sizeof(F64x16) && sizeof(T) < sizeof(double);
 
-// What sums of products have for D. Where products are exact, that is X: the sum of dY*D is the one of dY*X
+// The factor D of sums of products. Where products are exact, that is X: the sum of dY*D is the one of dY*X
 // less center times the one of dY. Its rounding is 2^-53 of terms as large as dY*X, but a float X differs
 // from the center by 2^-24 of itself or not at all.
 template <class T, class V, class Count>
@@ -24,7 +24,7 @@ BNGRAD_INLINE V AddProduct(const V& sum, const V& a, const V& b) {
   }
 }
 
-// What is added for 16 elements, in which type, and which inputs are read for it. `count` is All, or
+// The terms of 16 elements, their type, and the inputs that are read for them. `count` is All, or
 // FirstN{n} at the end of a row: lanes past n add zero, even where the center is infinite. kOfDeviations:
 // some of its sums are of products with Deviation's D. kUnrolledRows: rows of a group without a loop; the
 // second gradient has one loop for all, which keeps it small.
@@ -88,7 +88,7 @@ struct SumGradGrad {
   }
 };
 
-// Whether D is X: see kernel.h.
+// True if D is X: see kernel.h.
 template <class Sum, class T>
 constexpr bool kUncentered = Sum::kOfDeviations && kExact<typename Sum::template Term<T>, T>;
 

@@ -149,7 +149,7 @@ void SumRowsAsColumns(const Block& block, const void* const* inputs, const doubl
   }
 }
 
-// How the sums of a block are made, whether it is mapped in the same loop or not.
+// True if the rows of a block are summed as columns. It does not depend on whether they are also mapped.
 bool AsColumns(const Block& block) {
   return block.length <= kColumnsRow && block.rows >= kRowsOfColumns && !block.stream;
 }

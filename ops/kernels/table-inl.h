@@ -20,13 +20,13 @@
 
 #include "alignment-inl.h"
 #include "elements-inl.h"
-// What is written for each element, and the sweeps that write.
+// The formulas of elements, and the sweeps that write them.
 #include "map_arrays-inl.h"
 #include "map_columns-inl.h"
 #include "map_formulas-inl.h"
 #include "map_rows-inl.h"
 #include "map_short_rows-inl.h"
-// What is summed, and the sweeps that sum.
+// The terms of sums, and the sweeps that add them.
 #include "epilogue-inl.h"
 #include "sum_formulas-inl.h"
 #include "sum_totals-inl.h"

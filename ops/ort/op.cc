@@ -88,7 +88,7 @@ OrtStatus* RunKernel(void* kernel, OrtKernelContext* context) {
       });
 }
 
-// Whether the rank is known and each dimension has a value or a name. An unknown rank is passed as rank 0, an
+// True if the rank is known and each dimension has a value or a name. An unknown rank is passed as rank 0, an
 // unknown dimension as -1 without a name.
 bool IsKnown(const OrtApi* api, const OrtTensorTypeAndShapeInfo* info) {
   size_t rank = 0;

@@ -119,7 +119,7 @@ class DeviceNode : public Node {
   virtual void RunOnDevice(const RunContext& context, const Types& types, cuda::Device& device) const = 0;
 };
 
-// How nodes of one class are made.
+// The factory of one class of nodes.
 struct NodeMaker {
   std::unique_ptr<Node> (*make)(const NodeAttributes& attributes);
   bool has_device;  // they are DeviceNodes

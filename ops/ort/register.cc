@@ -16,7 +16,7 @@
 namespace bngrad {
 namespace {
 
-// Whether the op is registered for these types. Outputs whose type variable no input has use the arithmetic
+// True if the op is registered for these types. Outputs whose type variable no input has use the arithmetic
 // type of T. An op without T is registered once.
 bool Accepts(const OpDefinition& op, const Types& types) {
   const auto has = [&](Role role) {

@@ -107,7 +107,7 @@ Float16 Rounded<Float16>(double value) {
   return {static_cast<uint16_t>((value < 0 ? 0x8000u : 0u) | biased << 10 | mantissa)};
 }
 
-// What maps compute in.
+// The type that maps compute in.
 template <class T>
 struct ArithmeticOf {
   using Type = float;
@@ -135,7 +135,7 @@ void Fill(char* data, size_t count, std::mt19937& random) {
   }
 }
 
-// What is summed beside a map, by MapKind.
+// The sums beside a map, by MapKind.
 constexpr SumKind kSums[kMapKinds] = {kSumX,        kSumGrad,     kSumGrad,    kSumReluGrad,
                                       kSumReluGrad, kSumGradGrad, kSumGradGrad};
 

@@ -1,6 +1,6 @@
-// What device code needs of CUDA without its headers: clang compiles kernels to PTX where no toolkit is.
-// Other compilers read these files for the arguments of kernels; the tests compile the kernels themselves for
-// the host, and define the functions that are only declared here.
+// The parts of CUDA that device code needs, without its headers: clang compiles kernels to PTX where no
+// toolkit is. Other compilers read these files for the arguments of kernels; the tests compile the kernels
+// themselves for the host, and define the functions that are only declared here.
 #pragma once
 #include "kernels/kernel.h"
 

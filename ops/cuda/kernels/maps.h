@@ -1,4 +1,4 @@
-// What is written for each element, from the factors of its channel: the formulas of
+// The results for each element, from the factors of its channel: the formulas of
 // kernels/map_formulas-inl.h.
 #pragma once
 #include "cuda/kernels/elements.h"

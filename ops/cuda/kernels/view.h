@@ -1,4 +1,4 @@
-// How the threads of a grid divide X. The host computes the numbers (cuda/plan.cc).
+// The division of X among the threads of a grid. The host computes the numbers (cuda/plan.cc).
 //   rows      the innermost dimension is reduced: a block has one channel, its threads adjacent vectors
 //   columns   the innermost dimension is kept: a block has `lanes` adjacent vectors of channels, and a thread
 //   one

@@ -2,7 +2,7 @@
 
 #include "common.h"
 
-// Whether sums and maps are also compiled as one loop.
+// True to compile sums and maps also as one loop.
 constexpr bool kFuses = true;
 
 struct F32x16 {

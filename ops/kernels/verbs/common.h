@@ -1,5 +1,5 @@
-// What all sets of verbs share. Included first by each <isa>.cc, inside bngrad::<isa> and an unnamed
-// namespace.
+// Definitions that all sets of verbs share. Included first by each <isa>.cc, inside bngrad::<isa> and an
+// unnamed namespace.
 
 // GCC stops to inline at some size of the caller, and would then pass vectors in memory: each verb, and each
 // small function on top of them, is part of the loop that calls it. Builds that are not for speed leave it

@@ -3,7 +3,7 @@
 
 #include "common.h"
 
-// Whether sums and maps are also compiled as one loop.
+// True to compile sums and maps also as one loop.
 constexpr bool kFuses = true;
 
 struct F32x16 {
@@ -13,7 +13,7 @@ struct F64x16 {
   float64x2_t v[8];
 };
 
-// What is left of a count for the lanes from `skipped` on; none if First's n is not positive.
+// The rest of a count, for the lanes from `skipped` on; none if First's n is not positive.
 BNGRAD_INLINE constexpr All After(All all, int) { return all; }
 BNGRAD_INLINE constexpr FirstN After(FirstN first, int skipped) { return {first.n - skipped}; }
 

@@ -3,7 +3,7 @@
 
 #include "common.h"
 
-// Whether sums and maps are also compiled as one loop: the portable code need not be fast.
+// True to compile sums and maps also as one loop: the portable code need not be fast.
 constexpr bool kFuses = false;
 
 struct F32x16 {
