@@ -57,7 +57,9 @@ def require_useful_scale(scale: float, call: int) -> None:
         raise error
 
 
-def not_finite_message(what: str, data: list[list[str]], state: list[str], rate: float) -> str:
+def not_finite_message(
+    what: str, data: list[list[str]], state: list[str], rate: float, *, in_float16: bool = False
+) -> str:
     """Returns the reason why a loss is not finite.
 
     Args:
@@ -65,6 +67,7 @@ def not_finite_message(what: str, data: list[list[str]], state: list[str], rate:
         data: The data inputs that are not finite, on each rank.
         state: The tensors of the state that are not finite.
         rate: The learning rate.
+        in_float16: Whether a part of the step is in float16, whose largest number is 65504.
     """
     if any(data):
         rank = next(index for index, names in enumerate(data) if names)
@@ -75,7 +78,8 @@ def not_finite_message(what: str, data: list[list[str]], state: list[str], rate:
             f"{what}: the state is not finite since an earlier call ({listed(state, most=3)}); load an "
             "earlier state, and lower the learning rate"
         )
+    wider = ", or use precision mixed-bfloat16, which has the range of float32" if in_float16 else ""
     return (
         f"{what}, with finite data and weights; the state is unchanged: lower the learning rate ({rate:g}), "
-        "or clip the gradients"
+        f"or clip the gradients{wider}"
     )

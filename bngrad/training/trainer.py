@@ -390,6 +390,7 @@ class Trainer:
                 [json.loads(names) for names in texts],
                 not_finite(self.state_dict()),
                 self.learning_rate,
+                in_float16=self.info.loss_scale is not None,
             )
         )
         error.on_all_ranks = True

@@ -227,6 +227,16 @@ def test_gradients_that_no_scale_makes_finite():
     np.testing.assert_array_equal(state["w"], [0, 1, 2])
 
 
+def test_a_loss_that_is_not_finite():
+    """It ends the run as in float32, and leaves the scale as it is."""
+    model = in_float32("e = Exp (w) y = Mul (x, e)", "{0, 1, 200}")
+    trainer = bngrad.Trainer(bngrad.training_step(model, precision="mixed", wrt=["w"]), learning_rate=0.1)
+    message = "or clip the gradients, or use precision mixed-bfloat16, which has the range of float32"
+    with pytest.raises(TrainingError, match=message):
+        trainer.step(x=np.ones((2, 3), np.float32))
+    assert (trainer.calls, trainer.state_dict()["scaler/scale"]) == (0, 65536)
+
+
 def test_a_resumed_run_counts_skipped_calls(tmp_path):
     """The learning rate is a function of the calls, skipped or not."""
     trainer = bngrad.Trainer(overflowing(), learning_rate=bngrad.LinearSchedule(0.1, 50))
