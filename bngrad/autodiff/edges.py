@@ -6,18 +6,19 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import onnx
-import onnx_ir as ir
 
 from bngrad.autodiff.quantization import is_quantization
 from bngrad.autodiff.rules import RULES
 from bngrad.autodiff.stop_gradient import is_stop
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import describe
-from bngrad.graph.subgraphs import subgraphs
+from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import onnx_ir as ir
 
     from bngrad.autodiff.rule import Rule
 
@@ -57,7 +58,7 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
         # Subgraphs of If, Loop and Scan read values of outer graphs that are not inputs of the node.
         for body in subgraphs(node):
             yield from filter(can_have_gradient, body.outputs)
-            for inner in ir.traversal.RecursiveGraphIterator(body):
+            for inner in nodes_of(body):
                 yield from (value for value in inner.inputs if value is not None and can_have_gradient(value))
 
 

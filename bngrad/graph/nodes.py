@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import MICROSOFT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import onnx_ir as ir
 
 ORIGIN = "bngrad.origin"
 """The key in a node's ``meta`` for the name in messages of a node that a pass made."""
@@ -22,10 +23,10 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
 
     The functions that define the ops of ``bngrad`` are left out.
     """
-    yield from ir.traversal.RecursiveGraphIterator(model.graph)
+    yield from nodes_of(model.graph)
     for (domain, _, _), function in model.functions.items():
         if domain != DOMAIN:
-            yield from ir.traversal.RecursiveGraphIterator(function)
+            yield from nodes_of(function)
 
 
 def op_nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -34,6 +35,8 @@ def op_nodes(model: ir.Model) -> Iterator[ir.Node]:
     The functions of the domain ``bngrad`` define its ops; calls of them count as ops.
     """
     functions = {key for key in model.functions if key[0] != DOMAIN}
+    if not functions:
+        return all_nodes(model)
     return (node for node in all_nodes(model) if node.op_identifier() not in functions)
 
 

@@ -7,9 +7,25 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import onnx
+
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def nodes_of(graph: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Yields the nodes of a graph or a function, each before those of its subgraphs.
+
+    `onnx_ir.traversal` takes three times as long, which was a tenth of the time of the passes.
+    """
+    for node in graph:
+        yield node
+        for attribute in node.attributes.data.values():
+            if attribute.type in _GRAPHS:
+                for _, subgraph in _graphs_of(attribute):
+                    yield from nodes_of(subgraph)
 
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
@@ -20,12 +36,16 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
 def named_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yields the subgraphs of a node with their names: ``then_branch``, or ``graphs[0]`` in a list."""
     for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from ((f"{attribute.name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs()))
+        yield from _graphs_of(attribute)
+
+
+def _graphs_of(attribute: ir.Attr) -> Iterator[tuple[str, ir.Graph]]:
+    if attribute.is_ref():
+        return
+    if attribute.type == ir.AttributeType.GRAPH:
+        yield attribute.name, attribute.as_graph()
+    elif attribute.type == ir.AttributeType.GRAPHS:
+        yield from ((f"{attribute.name}[{index}]", graph) for index, graph in enumerate(attribute.as_graphs()))
 
 
 def proto_subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -17,8 +17,6 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from bngrad.autodiff.batch_norm_modes import matching, put_in_training_mode
 from bngrad.autodiff.metadata import KEY
 from bngrad.autodiff.recorded_stops import loses_custom_gradients
@@ -29,6 +27,7 @@ from bngrad.graph.framework import framework_of
 from bngrad.graph.fresh_names import node_names
 from bngrad.graph.nodes import all_nodes, counted, default_opset, is_gradient
 from bngrad.graph.same_values import SAME_VALUES, origin
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.graph.torch_records import (
     batch_norm_call,
     is_folded_batch_norm,
@@ -46,6 +45,8 @@ from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_s
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    import onnx_ir as ir
 
 
 _FOLDED_BY_TORCHSCRIPT = re.compile(r"onnx::Conv(Transpose)?_\d+")
@@ -201,7 +202,7 @@ def _batch_norms_without_running_statistics(
 def _running_statistics_in_bodies(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]:
     """Batch norms in training mode in bodies of If, Loop and Scan, which `differentiate` refuses."""
     main, to_freeze = set(model.graph), _matching(model, frozen)
-    bodies = ir.traversal.RecursiveGraphIterator(model.graph)
+    bodies = nodes_of(model.graph)
     batch_norms = [
         node for node in bodies if node not in main and node not in to_freeze and is_training_batch_norm(node)
     ]

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from bngrad.errors import ModelError
-from bngrad.graph.subgraphs import subgraphs
+from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.io.tensor_problems import data_problems, invalid_texts
 
 # Both register schemas with onnx, so that their ops are checked too.
@@ -59,7 +59,7 @@ def _problems(model: ir.Model) -> Iterator[str]:
         yield from _text_problems(scope)
         yield from _scope_problems(scope, set())
         imports = model.opset_imports if isinstance(scope, ir.Graph) else scope.opset_imports
-        for node in ir.traversal.RecursiveGraphIterator(scope):
+        for node in nodes_of(scope):
             yield from _tensor_problems(node)
             # A function in our domain is the definition of the op of that name, so the op's schema applies.
             if node.domain == DOMAIN or node.op_identifier() not in model.functions:
@@ -124,7 +124,7 @@ def _signature(name: str, overload: str) -> tuple[Collection[str], ...] | None:
 def _text_problems(scope: Scope) -> Iterator[str]:
     """Checks that all names, notes and metadata of a graph are text."""
     graphs: list[Scope] = [scope]
-    for node in ir.traversal.RecursiveGraphIterator(scope):
+    for node in nodes_of(scope):
         graphs += subgraphs(node)
         texts = [node.op_type, node.domain, node.name, node.overload, node.doc_string, *node.attributes]
         texts += [value.name for value in (*node.inputs, *node.outputs) if value is not None]

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from bngrad.autodiff.edges import rule_of, smooth_inputs
 from bngrad.autodiff.walk import refuse_hidden_paths
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.node_reader import constant_of
 from bngrad.graph.nodes import describe
-from bngrad.graph.subgraphs import subgraphs
+from bngrad.graph.subgraphs import nodes_of, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+
+    import onnx_ir as ir
 
     from bngrad.oracle.path import GradientPath, Step
 
@@ -111,7 +111,7 @@ def _only_updates(node: ir.Node, index: int) -> bool:
 def _dropped_in_body(node: ir.Node, moving: Collection[ir.Value]) -> str | None:
     """ORT inlines an If whose condition is constant, and then differentiates the nodes of its body."""
     for body in subgraphs(node):
-        for inner in ir.traversal.RecursiveGraphIterator(body):
+        for inner in nodes_of(body):
             moved = [
                 index for index, value in smooth_inputs(inner) if value in moving or _is_made_inside(value, node)
             ]

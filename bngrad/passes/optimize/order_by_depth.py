@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.graph.subgraphs import subgraphs
+from bngrad.graph.subgraphs import nodes_of, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +67,6 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
     """Yields the values that a node reads: its inputs, and those of the nodes in its subgraphs."""
     yield from (value for value in node.inputs if value is not None)
     for graph in subgraphs(node):
-        for inner in ir.traversal.RecursiveGraphIterator(graph):
+        for inner in nodes_of(graph):
             yield from (value for value in inner.inputs if value is not None)
         yield from graph.outputs

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from bngrad.graph.constant_value import constant_tensor
-from bngrad.graph.subgraphs import subgraphs
+from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.io.negative_dimensions import has_negative_dimension
 from bngrad.opset.ort_dialect import MICROSOFT
 
@@ -38,7 +38,7 @@ _SMALL = 64
 
 def untyped_nodes(model: ir.Model) -> list[ir.Node]:
     """The nodes of the main graph and its subgraphs with an output of unknown type, rank or dimension."""
-    return [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if not _is_typed(node)]
+    return [node for node in nodes_of(model.graph) if not _is_typed(node)]
 
 
 def _is_typed(node: ir.Node) -> bool:
