@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,11 +45,18 @@ if TYPE_CHECKING:
 @option(
     "--html", type=click.Path(), metavar="FILE", help="Write an [HTML report](../guides/reports.md) of one MODEL."
 )
+@option(
+    "--device",
+    metavar="DEVICE",
+    help="List the nodes that ONNX Runtime leaves to the CPU in a session on `cuda` or `cuda:1` "
+    "([GPUs](../guides/gpu.md)).",
+)
 @sarif_option
 @annotations_option
 def inspect_command(
     models: tuple[Path, ...],
     fail_on: str,
+    device: str | None,
     html: str | None,
     sarif: str | None,
     annotations: str | None,
@@ -80,7 +88,7 @@ def inspect_command(
     check_outputs(outputs, dict.fromkeys(models))
     documents, findings = [], []
     for model in models:
-        result = _inspect(model, outputs, html, several=several)
+        result = _inspect(model, outputs, html, device, several=several)
         if isinstance(result, str):
             print_line("error", result)
             findings.append(unreadable(str(model), result))
@@ -107,17 +115,22 @@ def inspect_command(
     return exit_code
 
 
-def _inspect(model: Path, outputs: list[str], html: str | None, *, several: bool) -> Inspection | str:
+def _inspect(
+    model: Path, outputs: list[str], html: str | None, device: str | None, *, several: bool
+) -> Inspection | str:
     """Returns the inspection of a model; a message if it is one of several and cannot be read."""
     from bngrad.cli.outputs import check_outputs
     from bngrad.inspection.identity import identity
     from bngrad.inspection.inspect import inspect
+    from bngrad.inspection.placement import nodes_on_cpu
     from bngrad.io.files import load
     from bngrad.reports.html.inspection import write_html
 
     try:
         loaded = load(model)
         inspection = inspect(loaded)
+        if device is not None:
+            inspection = replace(inspection, on_cpu=nodes_on_cpu(model, device))
     except BngradError as error:
         if not several:
             raise
@@ -166,3 +179,8 @@ def _print(inspection: Inspection, where: str) -> None:
         print_text_line(console, f"not in stock ONNX Runtime: {listed}")
     else:
         print_text_line(console, "all ops are in stock ONNX Runtime or in bngrad")
+    if inspection.on_cpu is not None:
+        print_text_line(console, f"nodes left to the CPU: {len(inspection.on_cpu)}")
+        if inspection.on_cpu:
+            rows = [(node.name or "-", node.op) for node in inspection.on_cpu]
+            print_table(console, [Column("node", name=True), Column("op")], rows, style=HEAVY_HEAD)

@@ -17,6 +17,7 @@ from bngrad.graph.nodes import default_opset, op_nodes
 from bngrad.graph.torch_records import recorded_mode
 from bngrad.inspection.diagnostic import Diagnostic
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
+from bngrad.inspection.placement import PlacedNode  # noqa: TC001 - the schema of --json resolves the types
 
 # Both register schemas with onnx, which shape inference needs.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
@@ -102,6 +103,8 @@ class Inspection:
     """Changes that differentiation makes to a forward model."""
     nodes: int = 0
     """The number of nodes, including those of subgraphs and functions, not counting constants."""
+    on_cpu: list[PlacedNode] | None = None
+    """The nodes that a session on the device of ``--device`` runs on the CPU; None without a device."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""

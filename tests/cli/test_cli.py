@@ -180,6 +180,7 @@ def test_inspect_json(command):
         ],
         "not_in_stock": {"com.microsoft.BatchNormInternal": 1, "com.microsoft.BatchNormalizationGrad": 1},
         "in_primitives": {},
+        "on_cpu": None,
         "nodes": 2,
         "warnings": [],
         "notes": [],

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import onnx
+import onnxruntime
 import pytest
+
+from fake_cuda import fake_cuda  # noqa: F401
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 GOOD = HEADER + "g (float[2] x) => (float[2] y) { y = Relu(x) }"
@@ -162,3 +167,59 @@ def test_two_outputs_are_not_one_file(command):
     assert (code, out) == (2, "")
     assert "report is named twice; choose a file for each output" in err[-1]
     assert not Path("report").exists()
+
+
+def test_the_nodes_that_a_gpu_leaves_to_the_cpu(command, fake_cuda, monkeypatch):  # noqa: F811
+    def part(provider, *nodes):
+        return SimpleNamespace(ep_name=provider, get_nodes=lambda: [SimpleNamespace(**node) for node in nodes])
+
+    relu = {"name": "relu", "domain": "", "op_type": "Relu"}
+    copied = {"name": "", "domain": "com.microsoft", "op_type": "FusedMatMul"}
+    parts = [part("CUDAExecutionProvider", relu), part("CPUExecutionProvider", relu, copied)]
+    open_session = fake_cuda.session
+
+    def session(model, options, *arguments, **keywords):
+        assert options.get_session_config_entry("session.record_ep_graph_assignment_info") == "1"
+        result = open_session(model, options, *arguments, **keywords)
+        assert [node.op_type for part in result.get_provider_graph_assignment_info() for node in part.get_nodes()]
+        result.get_provider_graph_assignment_info = lambda: parts
+        return result
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    code, out, err = command("good.onnx", "--device", "cuda")
+    assert (code, err) == (0, [])
+    assert "nodes left to the CPU: 2" in out
+    assert re.search(r"relu\W+Relu", out)
+    assert re.search(r"-\W+com.microsoft.FusedMatMul", out)
+    assert json.loads(command("good.onnx", "--device", "cuda", "--json")[1])["on_cpu"] == [
+        {"name": "relu", "op": "Relu"},
+        {"name": "", "op": "com.microsoft.FusedMatMul"},
+    ]
+
+
+def test_a_session_records_where_its_nodes_run(command, fake_cuda):  # noqa: F811
+    """The fake's session runs all nodes on the CPU."""
+    assert fake_cuda.loads
+    document = json.loads(command("good.onnx", "--device", "cuda:0", "--json")[1])
+    assert [node["op"] for node in document["on_cpu"]] == ["Relu"]
+
+
+@pytest.mark.parametrize(
+    ("device", "version", "message"),
+    [
+        ("cpu", None, "device is 'cpu', which runs all nodes; expected another one, such as 'cuda'"),
+        ("tpu", None, "device 'tpu' is not supported; expected 'cpu' or 'cuda', or with an index 'cuda:1'"),
+        ("cuda", "1.23.2", "onnxruntime 1.23.2 does not record where nodes run; expected 1.24 or newer"),
+    ],
+)
+def test_a_device_that_is_refused(command, fake_cuda, monkeypatch, device, version, message):  # noqa: F811
+    assert fake_cuda.loads
+    if version is not None:
+        monkeypatch.setattr(onnxruntime, "__version__", version)
+    assert command("good.onnx", "--device", device) == (2, "", [f"bngrad: error: {message}"])
+
+
+def test_a_build_of_onnxruntime_for_the_cpu(command):
+    code, out, (error,) = command("good.onnx", "--device", "cuda")
+    assert (code, out) == (2, "")
+    assert "needs a build of ONNX Runtime for CUDA" in error
