@@ -6,6 +6,7 @@ import { Pad, drawPixels } from "./pad.mjs";
 
 const SHOWN = 34; // test images
 const EVALUATE_EVERY = 20; // steps
+const PROVIDER = location.search === "?webgpu" ? "webgpu" : "wasm";
 
 const element = (id) => document.getElementById(id);
 const pad = new Pad(element("pad"), () => attempt(recognize));
@@ -34,11 +35,11 @@ async function read(name) {
 }
 
 async function load() {
-  const ort = await import("onnxruntime-web").catch(({ message }) => {
+  const ort = await import(`onnxruntime-web/${PROVIDER}`).catch(({ message }) => {
     throw new Error(`${message}\nRun "npm install" in docs/examples/browser.`);
   });
   digits = new Digits(await read("digits.safetensors"));
-  step = await TrainingStep.load(ort, read);
+  step = await TrainingStep.load(ort, read, "step", { executionProviders: [PROVIDER] });
   for (let row = 0; row < SHOWN; ++row) {
     const figure = element("images").appendChild(document.createElement("figure"));
     drawPixels(figure.appendChild(document.createElement("canvas")), digits.ink(row));
@@ -46,7 +47,6 @@ async function load() {
   }
   await evaluate();
   drawCurve(element("curve"), losses, digits.steps);
-  for (const id of ["download-onnx", "download-safetensors"]) element(id).disabled = false;
   setRunning(false);
   window.training = { step, losses }; // for the console
 }
@@ -57,7 +57,7 @@ function setRunning(on) {
   show("start", on ? "Stop" : "Start");
   element("start").disabled = done;
   element("step").disabled = done || on;
-  element("reset").disabled = !step || on;
+  for (const id of ["reset", "download-onnx", "download-safetensors"]) element(id).disabled = !step || on;
 }
 
 async function trainOneStep() {
@@ -143,11 +143,21 @@ on("start", "click", async () => (running ? (running = false) : train(false)));
 on("step", "click", () => train(true));
 on("reset", "click", reset);
 on("rate", "input", showRate);
+on("webgpu", "change", () => (location.search = PROVIDER === "wasm" ? "?webgpu" : ""));
 on("clear", "click", () => pad.clear());
-on("download-onnx", "click", async () => download("digits.onnx", step.withState(await read("inference.onnx"))));
-on("download-safetensors", "click", () => download("digits.safetensors", step.safetensors()));
+on("download-onnx", "click", async () => {
+  const file = await read("inference.onnx");
+  await step.pull();
+  await download("digits.onnx", step.withState(file));
+});
+on("download-safetensors", "click", async () => {
+  await step.pull();
+  await download("digits.safetensors", step.safetensors());
+});
 window.addEventListener("resize", () => digits && drawCurve(element("curve"), losses, digits.steps));
 
 for (let i = 0; i < 10; ++i) element("scores").appendChild(document.createElement("li")).append(document.createElement("div"));
 showRate();
+element("webgpu").checked = PROVIDER === "webgpu";
+element("webgpu").disabled = !navigator.gpu && PROVIDER === "wasm";
 attempt(load);

@@ -6,12 +6,15 @@ import { ARRAYS, readSafetensors, writeSafetensors } from "./safetensors.mjs";
 const KEY = "bngrad.step";
 
 export class TrainingStep {
+  #vector; // the state, on the CPU or the GPU
+
   /**
    * Loads step.onnx, step.eval.onnx and the initial state, step.safetensors.
    *
    * @param ort the module onnxruntime-web or onnxruntime-node.
    * @param read an async function that returns the bytes of a file as Uint8Array.
-   * @param options the session's options, such as {intraOpNumThreads: 1}.
+   * @param options the session's options, such as {intraOpNumThreads: 1}. With {executionProviders: ["webgpu"]} the
+   *   state stays in a buffer of the GPU between steps; `await step.pull()` copies it to `step.state`.
    */
   static async load(ort, read, name = "step", options = {}) {
     const files = [`${name}.onnx`, `${name}.eval.onnx`, `${name}.safetensors`];
@@ -35,7 +38,9 @@ export class TrainingStep {
     step.info = info;
     step.initial = readSafetensors(state);
     step.reset();
-    step.train = await ort.InferenceSession.create(train, options);
+    const gpu = options.executionProviders?.some((provider) => (provider.name ?? provider) === "webgpu");
+    const stays = gpu && { preferredOutputLocation: { [info.flat.output]: "gpu-buffer" } };
+    step.train = await ort.InferenceSession.create(train, { ...options, ...stays });
     step.eval = await ort.InferenceSession.create(evaluate, options);
     return step;
   }
@@ -54,12 +59,13 @@ export class TrainingStep {
     }
     feeds[learning_rate] = new this.ort.Tensor(dtype, rates, []);
     const results = await this.#run(this.train, feeds, [loss, flat.output]);
-    const value = results[loss].data[0];
+    const [value, state] = [results[loss].data[0], results[flat.output]];
     if (!Number.isFinite(value)) {
+      state.dispose();
       const hint = "check the data, or return to an earlier state and lower the learning rate";
       throw new Error(`the loss is ${value}; the state is unchanged: ${hint}`);
     }
-    this.state = results[flat.output].data;
+    this.#setState(state);
     return value;
   }
 
@@ -67,6 +73,17 @@ export class TrainingStep {
   async evaluate(batch) {
     const results = await this.#run(this.eval, this.#feeds(batch), this.eval.outputNames);
     return Object.fromEntries(Object.entries(results).map(([name, tensor]) => [name, tensor.data]));
+  }
+
+  /** The state as an array. On a GPU it has to be copied first. */
+  get state() {
+    if (this.#vector.location !== "gpu-buffer") return this.#vector.data;
+    throw new Error('the state is on the GPU; "await step.pull()" copies it from there');
+  }
+
+  /** Copies the state from the GPU, for `state`, `tensors`, `safetensors` and `withState`; not during a step. */
+  async pull() {
+    await this.#vector.getData();
   }
 
   /** Returns the state as named tensors, {dtype, shape, data}. */
@@ -96,7 +113,7 @@ export class TrainingStep {
       }
       state.set(Array.from(found.data, Number), offset);
     }
-    this.state = state;
+    this.#setState(new this.ort.Tensor(this.info.flat.dtype, state, [state.length]));
   }
 
   /** Returns the state as the bytes of a .safetensors file. */
@@ -111,10 +128,15 @@ export class TrainingStep {
     return withConstant(file, input, { dtype, shape: [length], data: this.state });
   }
 
+  #setState(vector) {
+    this.#vector?.dispose();
+    this.#vector = vector;
+  }
+
   /** Returns the arrays of a batch and the state as the inputs of a session. */
   #feeds(batch) {
     const { data, flat } = this.info;
-    const feeds = { [flat.input]: new this.ort.Tensor(flat.dtype, this.state, [this.state.length]) };
+    const feeds = { [flat.input]: this.#vector };
     for (const [name, shape] of Object.entries(shapesOf(batch, data))) {
       feeds[name] = new this.ort.Tensor(data[name].dtype, batch[name], shape);
     }
