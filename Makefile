@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp docs/examples/mpi -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name '*.cu')
 
-.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-files fuzz-gradients fuzz-kernels spellings mutants lint format bench matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
+.PHONY: demo test test-long test-web test-torch sanitize fuzz fuzz-files fuzz-gradients fuzz-kernels spellings mutants lint format bench gpu matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -34,7 +34,7 @@ test-torch: $(READY)
 	$(PYTHON) -m venv build/torch
 	build/torch/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
 	build/torch/bin/python tests/from_torch/share_packages.py $(BIN)/python
-	build/torch/bin/python -m pytest tests/from_torch tests/passes/test_import_aten_torch.py $(SPREAD)
+	build/torch/bin/python -m pytest tests/from_torch tests/passes/test_import_aten_torch.py tests/gpu $(SPREAD)
 
 # Install scripts fetch GPU libraries, which nothing here uses.
 %/node_modules/.package-lock.json: %/package.json %/package-lock.json
@@ -100,6 +100,11 @@ release-check: $(READY)
 # was interrupted. NETWORKS='resnet18 mlp' tries these again.
 networks: $(READY)
 	$(BIN)/python tests/networks/run_networks.py $(NETWORKS)
+
+# On a machine with a GPU, and the wheel, onnxruntime-gpu and PyTorch in the folders of BNGRAD_SITES or in PYTHON's: at
+# most six minutes, and no network. GPU='--device cpu --quick' tries the programs without a GPU.
+gpu:
+	$(PYTHON) tests/gpu/run_gpu.py $(GPU)
 
 # The site, in build/site: build/site/index.html can be opened as a file.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
