@@ -325,6 +325,13 @@ FORMS = {
         "float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}",
         {"outputs": ["y", "z"]},
     ),
+    "pools": (
+        """y = Conv (x, w) a = AveragePool <kernel_shape = [2, 2]> (y) b = GlobalMaxPool (a) c = Flatten (b)
+        q = Mul (c, c) loss = ReduceMean <keepdims = 0> (q)""",
+        "float[2,1,5,5] x",
+        "float[2,1,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        {},
+    ),
     "a weight of two products": (
         """y = MatMul (x, w) t = Transpose (w) z = MatMul (y, t) q = Mul (z, z)
         loss = ReduceMean <keepdims = 0> (q)""",

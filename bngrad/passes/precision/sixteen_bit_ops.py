@@ -4,12 +4,13 @@
 kind                      computes in 16 bits
 ========================= =================================================================================
 product                   always: its operands are cast, weights included; devices sum it in float32
-moves, selects or adds    where its data have 16 bits already, so that no cast is needed between products
+moves, selects, adds few  where its data have 16 bits already, so that no cast is needed between products
 batch norm                the same, but its parameters and statistics stay float32
 ========================= =================================================================================
 
-Not in the table are ops whose result or gradient sums many terms outside of a product (means, broadcasting), and
-functions that enlarge a relative error or leave the range of float16: exp, log, powers, softmax, losses.
+Not in the table are ops whose result or gradient sums many terms outside of a product (means of images,
+broadcasting), and functions that enlarge a relative error or leave the range of float16: exp, log, powers,
+softmax, losses.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ SIXTEEN_BIT_OPS: dict[tuple[str, str], SixteenBitOp] = {
     **{
         ("", name): SixteenBitOp()
         for name in (
-            *("DepthToSpace", "Dropout", "Flatten", "GlobalMaxPool", "Identity", "LeakyRelu", "MaxPool", "Relu"),
-            *("Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze"),
+            *("AveragePool", "DepthToSpace", "Dropout", "Flatten", "GlobalMaxPool", "Identity", "LeakyRelu"),
+            *("MaxPool", "Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze"),
         )
     },
     ("", "Clip"): SixteenBitOp(limits=(1, 2)),

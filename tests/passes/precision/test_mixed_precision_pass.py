@@ -10,10 +10,13 @@ import onnx_ir as ir
 import pytest
 
 import bngrad
+from bngrad.autodiff.prepare_forward import prepare
 from bngrad.opset.functions import NEWEST_OPSET
+from bngrad.options import ForwardOptions
 from bngrad.passes.precision.mixed_precision import MINIMUM_OPSET, MixedPrecisionPass
 from bngrad.passes.precision.sixteen_bit_ops import SIXTEEN_BIT_OPS
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from models import light
 from residual_network import network
 
 DIGITS = Path(__file__).parents[3] / "models" / "digits_resnet20.onnx"
@@ -68,6 +71,14 @@ NODES = {
     "a broadcast": (
         "y = Conv (x, w) p = GlobalMaxPool (y) z = Add (y, p)",
         {"Conv": "float16", "GlobalMaxPool": "float16", "Add": "float"},
+    ),
+    "the mean of a window": (
+        "y = Conv (x, w) z = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (y)",
+        {"Conv": "float16", "AveragePool": "float16"},
+    ),
+    "the mean of an image": (
+        "y = Conv (x, w) p = GlobalAveragePool (y) z = Add (y, p)",
+        {"Conv": "float16", "GlobalAveragePool": "float", "Add": "float"},
     ),
     "a bound": (
         "y = Conv (x, w) h = Constant <value = float {6}> () z = Clip (y, , h)",
@@ -162,6 +173,26 @@ def test_the_network():
     assert numbers == Counter(
         {"images": 1, "flatten": 1} | {name: 1 for node in products for name in node.input[1:]}
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shufflenet",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("resnet50", "densenet121", "inception_v2")),
+    ],
+)
+def test_no_activation_between_products_is_in_float32(name):
+    """A cast in the middle of a network would come back after each of its blocks."""
+    model = prepare(ir.from_proto(light.prepare(name)), ForwardOptions())
+    MixedPrecisionPass(ir.DataType.FLOAT16)(model)
+    wide = [
+        node.op_type
+        for node in model.graph
+        for value in node.outputs
+        if value.dtype == ir.DataType.FLOAT and value.shape is not None and len(value.shape) == 4
+    ]
+    assert len(wide) <= 3, wide
 
 
 def test_validate_accepts_its_gradients():
