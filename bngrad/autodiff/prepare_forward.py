@@ -54,6 +54,7 @@ from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.prepare.split_sequences import split_sequences
+from bngrad.passes.prepare.stable_logs import StableLogsPass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,6 +86,7 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     _import_tensorflow(model)
     InferTypesPass()(model)
     require_possible(model)
+    StableLogsPass(names)(model)
     require_parameters(model)
     graph = model.graph
     weights = default_weights(graph) if wrt is None else [v for v in graph.initializers.values() if v.name in wrt]

@@ -1,10 +1,9 @@
-"""Nodes of PyTorch's exporter that compute other numbers than PyTorch: masks, log_sigmoid, adaptive windows."""
+"""Nodes of PyTorch's exporter that compute other numbers than PyTorch: masks, adaptive windows."""
 
 from __future__ import annotations
 
 import re
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from bngrad.autodiff.forward_info import KEY as FORWARD_INFO
 from bngrad.errors import UnsupportedNodeError
@@ -13,6 +12,9 @@ from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesBefore
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.graph.torch_calls import recorded_call, recorded_classes
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 _TRACE = "pkg.torch.onnx.stack_trace"
 _CALLS = {
@@ -29,15 +31,12 @@ def with_torch_numbers(model: ir.Model) -> ir.Model:
         UnsupportedNodeError: An adaptive pooling has the windows of the example, and its input a symbolic size.
     """
     _refuse_fixed_windows(model)
-    if not any(_is_finite_mask(node) or _is_log_of_sigmoid(node) for node in all_nodes(model)):
+    if not any(map(_is_finite_mask, all_nodes(model))):
         return model
     model = model.clone()
     names = Names(model)
-    for node in list(all_nodes(model)):
-        if _is_finite_mask(node):
-            _mask_with_infinity(node, names)
-        elif _is_log_of_sigmoid(node):
-            _softplus_of(node, names)
+    for node in list(filter(_is_finite_mask, all_nodes(model))):
+        _mask_with_infinity(node, names)
     return model
 
 
@@ -49,36 +48,12 @@ def _is_finite_mask(node: ir.Node) -> bool:
     return lowest is not None and lowest.size == 1 and float(lowest.numpy().item()) <= -60000
 
 
-def _is_log_of_sigmoid(node: ir.Node) -> bool:
-    """Returns whether a node is the Log of PyTorch's log_sigmoid, in a type that ONNX Runtime's Softplus has."""
-    value = node.inputs[0] if (node.domain, node.op_type) == ("", "Log") else None
-    maker = value.producer() if value is not None else None
-    return (
-        maker is not None
-        and (maker.domain, maker.op_type) == ("", "Sigmoid")
-        and _is_of(node, "log_sigmoid")
-        and maker.inputs[0] is not None
-        and node.outputs[0].dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-    )
-
-
 def _mask_with_infinity(node: ir.Node, names: Names) -> None:
     """Masks with -inf: later nodes of the exporter replace the NaN of a row without True by 0, as PyTorch does."""
     lowest = None if node.inputs[2] is None else constant_value(node.inputs[2])
     assert lowest is not None, "_is_finite_mask has its value"  # noqa: S101
     dtype = lowest.dtype
     node.replace_input_with(2, NodesBefore(node, names, node.name or "mask").constant(float("-inf"), dtype))
-
-
-def _softplus_of(node: ir.Node, names: Names) -> None:
-    """Converts Log(Sigmoid(x)) to Neg(Softplus(-x)), which is finite for every x."""
-    value = node.inputs[0]
-    maker = value.producer() if value is not None else None
-    x = maker.inputs[0] if maker is not None else None
-    assert x is not None, "_is_log_of_sigmoid has it"  # noqa: S101
-    make = NodesBefore(node, names, node.name or "log_sigmoid")
-    node.op_type = "Neg"
-    node.replace_input_with(0, make.op("Softplus", make.op("Neg", x)))
 
 
 def _refuse_fixed_windows(model: ir.Model) -> None:

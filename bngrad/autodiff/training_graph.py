@@ -25,6 +25,7 @@ from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.options import ForwardOptions
 from bngrad.passes.precision.mixed_precision import MINIMUM_OPSET, MixedPrecisionPass
 from bngrad.passes.precision.sixteen_bit_ops import SIXTEEN_BIT_OPS
+from bngrad.passes.workarounds.sigmoid import compute_by_exp, enlarged_sigmoids
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -91,7 +92,9 @@ def training_graph(
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
     scale = _add_loss_scale(result) if mixed == ir.DataType.FLOAT16 else None
     seed = None if scale is None else _seed(result, scale, target)
+    sigmoids = enlarged_sigmoids(result)
     gradients = add_gradients(result, target, find_wrt(result, names, target), seed)
+    compute_by_exp(result, sigmoids)
     stops_to_identity(result)
     RemoveUnusedNodesPass()(result)
     for domain in sorted({node.domain for node in result.graph} & {MICROSOFT, DOMAIN}):

@@ -11,7 +11,6 @@ from bngrad.torch.attention import scaled_dot_product_attention
 from bngrad.torch.batch_norm import batch_norm
 from bngrad.torch.draws import draws
 from bngrad.torch.embedding import embedding
-from bngrad.torch.log_sigmoid import binary_cross_entropy_with_logits, log_sigmoid
 from bngrad.torch.onnx_ops import detach, item
 
 if TYPE_CHECKING:
@@ -27,7 +26,5 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         torch.ops.aten._local_scalar_dense.default: item,
         torch.ops.aten.embedding.default: embedding,
         torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
-        torch.ops.aten.log_sigmoid.default: log_sigmoid,
-        torch.ops.aten.binary_cross_entropy_with_logits.default: binary_cross_entropy_with_logits,
         **draws(),
     }

@@ -185,7 +185,11 @@ RULES = (
             "_of_exponential(back, 1.0, 1.0)",
             "the alpha of Elu is ignored",
         ),
-        ('back.op("Sigmoid", back.x(0)))]', 'back.op("Tanh", back.x(0)))]', "the derivative of softplus"),
+        (
+            "sigmoid_of(back, back.x(0), dtype_of(back.x(0))))]",
+            'back.op("Tanh", back.x(0)))]',
+            "the derivative of softplus",
+        ),
         ('"none": "GeluGrad"', '"none": "FastGeluGrad"', "an approximation for the exact Gelu"),
     )
     + of(

@@ -77,6 +77,9 @@ MODELS = {
     "BernoulliPass": """g (float[3] p) => (float[3] y) { [b] y = Bernoulli (p) }""",
     "MixedPrecisionPass": """g (float[N,3] x, float[3,4] w) => (float[N,4] z)
         { [p] y = MatMul (x, w) [r] z = Relu (y) }""",
+    "SigmoidPass": """g (float[N] x) => (float[N] y) { [p] p = Sigmoid (x) [y] y = Log (p) }""",
+    "StableLogsPass": """g (float[N] a, float[N] b) => (float[N] y)
+        { [u] u = Exp (a) [v] v = Exp (b) [s] s = Add (u, v) [y] y = Log (s) }""",
     "MatrixVectorPass": """g (float[3,4] a, float[3] b) => (float[4] y)
         { [t] c = Transpose <perm = [1, 0]> (a) [m] y = MatMul (c, b) }""",
     "OrderByDepthPass": """g (float[N] x) => (float[N] y)

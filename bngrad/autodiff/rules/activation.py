@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bngrad.autodiff.rule import gradient
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.node_reader import dtype_of, like
+from bngrad.graph.sigmoids import sigmoid as sigmoid_of
 from bngrad.opset.op_attributes import ALPHA, ANY
 from bngrad.opset.ort_dialect import MICROSOFT
 
@@ -92,14 +93,14 @@ def mish(back: Backward) -> Gradients:
     x, unit = back.x(0), like(back, 1, back.dY)
     x = back.op("Clip", x, like(back, -1000, x), like(back, 1000, x))
     t = back.op("Tanh", back.op("Softplus", x))
-    bend = back.op("Mul", back.op("Sub", unit, back.op("Mul", t, t)), back.op("Sigmoid", x))
+    bend = back.op("Mul", back.op("Sub", unit, back.op("Mul", t, t)), sigmoid_of(back, x, dtype_of(back.dY)))
     return [back.times(back.dY, back.op("Add", t, back.op("Mul", x, bend)))]
 
 
 @gradient("Softplus", versions=(1, 22))
 def softplus(back: Backward) -> Gradients:
     """dX = dY sigmoid X."""
-    return [back.times(back.dY, back.op("Sigmoid", back.x(0)))]
+    return [back.times(back.dY, sigmoid_of(back, back.x(0), dtype_of(back.x(0))))]
 
 
 @gradient("Sigmoid", versions=(13,))

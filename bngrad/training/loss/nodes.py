@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.shapes import dimension_of
+from bngrad.graph.sigmoids import softplus
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     from numpy.typing import ArrayLike
 
     from bngrad.graph.fresh_names import Names
@@ -43,15 +44,5 @@ class LossNodes(NodesAtEnd):
         return self.op("Squeeze", self.cast(dimension_of(self, x, 1), self.dtype))
 
     def softplus(self, x: ir.Value) -> ir.Value:
-        """Returns log(1 + exp(x)), with a gradient of 1/2 at 0.
-
-        ONNX Runtime has no Softplus of double, and ONNX's definition of it overflows and cancels. With
-        r = relu(x), u = exp(x - 2r) and s = 1 + u, as rounded, it is r + log(s) + (u - (s - 1)) / s.
-        """
-        if self.dtype != ir.DataType.DOUBLE:
-            return self.op("Softplus", x)
-        unit, r = self.number(1), self.op("Relu", x)
-        u = self.op("Exp", self.op("Sub", x, self.op("Add", r, r)))
-        s = self.op("Add", unit, u)
-        residue = self.op("Sub", u, self.op("Sub", s, unit))
-        return self.op("Add", r, self.op("Add", self.op("Log", s), self.op("Div", residue, s)))
+        """Returns log(1 + exp(x)), with a gradient of 1/2 at 0."""
+        return softplus(self, x, self.dtype)
