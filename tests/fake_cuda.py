@@ -39,6 +39,14 @@ class FakeDriver:
         count._obj.value = self.devices
         return 0
 
+    def cuDeviceGet(self, device, index):  # noqa: N802
+        device._obj.value = index
+        return 0 if index < self.devices else 101
+
+    def cuDeviceGetName(self, name, size, device):  # noqa: N802
+        name.value = f"Fake {device.value}".encode()[: size - 1]
+        return 0
+
     def cuGetErrorName(self, status, name):  # noqa: N802
         name._obj.value = {999: b"CUDA_ERROR_UNKNOWN", 100: b"CUDA_ERROR_NO_DEVICE"}.get(status)
         return 0 if name._obj.value else 1

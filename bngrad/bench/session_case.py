@@ -60,7 +60,7 @@ class SessionCase:
         generator = np.random.default_rng(0)
         arrays = {name: random_array(case, name, generator) for name in inputs}
         values = ATTRIBUTES | {"training_mode": int(not case.frozen)}
-        options = {name: getattr(values[name], "value", values[name]) for name in attributes}
+        options: dict[str, Any] = {name: getattr(values[name], "value", values[name]) for name in attributes}
         nodes = [
             helper.make_node(
                 op, [*inputs, "axes"], [f"{name}_{run}" for name in outputs], domain=DOMAIN, **options

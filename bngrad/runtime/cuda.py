@@ -63,6 +63,18 @@ def require_device(index: int) -> None:
             onnxruntime.preload_dlls()
 
 
+def name_of(index: int) -> str:
+    """Returns the name of a CUDA device, such as that of the card; empty if the driver does not give it."""
+    try:
+        driver = _driver()
+    except DeviceError:
+        return ""
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), index):
+        return ""
+    return "" if driver.cuDeviceGetName(name, len(name), device) else name.value.decode(errors="replace")
+
+
 def loading_error() -> str:
     """Returns the reason why the library of ONNX Runtime's CUDA provider cannot be loaded, or where to look.
 

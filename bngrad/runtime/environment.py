@@ -10,7 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 from bngrad.errors import BngradError
-from bngrad.runtime import native_library, versions
+from bngrad.runtime import cuda, native_library, versions
+from bngrad.runtime.device import CPU, CUDA, Device
 
 _PACKAGES = ("onnxruntime", "onnx", "onnx-ir", "numpy")
 
@@ -22,11 +23,15 @@ class Environment:
     versions: dict[str, str]
     """The versions of bngrad, of the native library, of packages and of Python."""
     machine: dict[str, str]
-    """The CPU, the number of cores, and the operating system."""
+    """The CPU, the number of cores, the operating system, and the GPU if one is used."""
 
 
-def environment() -> Environment:
-    """Returns the environment of this process; what cannot be found out is ``unknown``."""
+def environment(device: str = CPU) -> Environment:
+    """Returns the environment of this process; what cannot be found out is ``unknown``.
+
+    Args:
+        device: The device that something ran on, which is described beside the CPU.
+    """
     versions = {"bngrad": _own_version(), "native library": _library()}
     for package in _PACKAGES:
         versions[package] = _version(package)
@@ -36,6 +41,9 @@ def environment() -> Environment:
         "cores": str(os.cpu_count() or "unknown"),
         "system": platform.platform(),
     }
+    target = Device.of(device)
+    if target.kind == CUDA:
+        machine["GPU"] = f"{cuda.name_of(target.index) or 'unknown'} ({target})"
     return Environment(versions, machine)
 
 

@@ -111,6 +111,11 @@ class Trainer:
             """True if steps run as CUDA graphs, for which all data are copied from the host."""
             self._schedule = as_schedule(learning_rate)
             step = step if isinstance(step, TrainingStep) else read_training_step(step)
+            if cuda_graph and random_nodes(as_ir(step.model)):
+                raise InputError(
+                    "the step has random nodes, such as Dropout, which would draw the same numbers in every "
+                    "replay of a CUDA graph; leave out cuda_graph"
+                )
         if comm is None:
             require_alone(step)
         elif self.ranks.size > 1:

@@ -101,7 +101,7 @@ def validate(
             notes=notes + subject.notes + unsupported,
             warnings=warnings,
             identity=identity(own, model if isinstance(model, str | Path) else None),
-            environment=environment(),
+            environment=environment(options.device),
         )
         if (inside := batch_norms_inside(subject.original)) and subject.against in ("ort", "reference"):
             report.notes.append(

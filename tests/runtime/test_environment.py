@@ -11,6 +11,7 @@ from bngrad.errors import LibraryError, VersionError
 from bngrad.runtime import environment as module
 from bngrad.runtime import native_library, versions
 from bngrad.runtime.environment import environment
+from fake_cuda import fake_cuda  # noqa: F401
 
 
 @pytest.mark.parametrize(("has_cuda", "kernels"), [(False, ""), (True, " and CUDA")])
@@ -23,6 +24,13 @@ def test_what_is_installed(has_cuda, kernels, monkeypatch):
     )
     assert result.machine.keys() == {"CPU", "cores", "system"}
     assert all(text and "\n" not in text for text in (result.versions | result.machine).values())
+
+
+def test_a_gpu_is_named(fake_cuda):  # noqa: F811
+    assert environment("cuda:0").machine["GPU"] == "Fake 0 (cuda:0)"
+    assert environment("cuda:1").machine["GPU"] == "unknown (cuda:1)"
+    fake_cuda.driver.devices = 0
+    assert environment("cuda").machine["GPU"] == "unknown (cuda:0)"
 
 
 def test_what_is_not_installed(monkeypatch):

@@ -19,7 +19,7 @@ from bngrad.ort_training.api import CheckpointState, Module, Optimizer
 from bngrad.training.prefetch import one_ahead
 from fake_cuda import fake_cuda  # noqa: F401
 from ort_training import small_artifacts
-from trainer_cases import assert_same_bits, batch, samples, step_of
+from trainer_cases import TEXT, assert_same_bits, batch, network, samples, step_of
 
 OPTIONS = {"optimizer": bngrad.SGD(momentum=0.9), "outputs": ["logits", "kernel_grad"]}
 NO_MEMORY = RuntimeError("bfc_arena.cc Failed to allocate memory for requested buffer of size 1024")
@@ -250,6 +250,18 @@ def test_cuda_graphs_have_fixed_addresses(fake_cuda):  # noqa: F811
         "'x' has shape [7, 1, 4, 4]; expected [8, 1, 4, 4], that of the captured CUDA graph: leave out other "
         "batches, or cuda_graph"
     )
+
+
+@pytest.mark.usefixtures("fake_cuda")
+def test_a_cuda_graph_would_repeat_its_random_numbers():
+    dropout = (
+        "half = Constant <value_float = 0.5> () yes = Constant <value = bool {1}> () d = Dropout (flat, half, yes)"
+    )
+    text = TEXT.replace("logits = Gemm", f"{dropout} logits = Gemm").replace("(flat, weight", "(d, weight")
+    model = network(text)
+    step = bngrad.training_step(model)
+    with pytest.raises(InputError, match=r"^the step has random nodes, such as Dropout"):
+        bngrad.Trainer(step, learning_rate=0.1, device="cuda", cuda_graph=True)
 
 
 @pytest.mark.usefixtures("fake_cuda")
