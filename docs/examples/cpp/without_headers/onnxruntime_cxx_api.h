@@ -50,7 +50,6 @@ constexpr Function<49, OrtStatus*(const OrtMemoryInfo*, void*, size_t bytes, con
     CreateTensorWithDataAsOrtValue;
 constexpr Function<69, OrtStatus*(int allocator, int memory, OrtMemoryInfo**)> CreateCpuMemoryInfo;
 constexpr Function<78, OrtStatus*(OrtAllocator**)> GetAllocatorWithDefaultOptions;
-constexpr Function<76, OrtStatus*(OrtAllocator*, void*)> AllocatorFree;
 
 }  // namespace ort
 
