@@ -10,13 +10,16 @@ relu6        as clip        stop       stop        stop    the same
 maximum      split          split      pass        split   Max; Min of a minimum
 largest      split          see below  split       split   ReduceMax, GlobalMaxPool
 elu, selu    left           left       right       left    Elu, Selu
-abs          stop           stop       stop        right   Abs
+leaky_relu   left           left       left        right   LeakyRelu, PRelu
+abs          stop           stop       stop        right   Abs, ReduceL1
+max_pool     first          first      first       first   MaxPool
+an update    all            all        all         last    ScatterElements, ScatterND
 ============ ============== ========== =========== ======= ======================
 
 PyTorch's ``max(dim)`` and adaptive pools give the gradient to the first largest element, and its other reductions
 equal shares. Before PyTorch 2.14 its ``clamp`` passed the gradient; since then numbers as limits stop it, and
 tensors split it. The PyTorch op comes from the record of its exporter, or from the name of the node; else the most
-likely one is assumed.
+likely one is assumed. The functions of JAX come from the names that jax2onnx gives values.
 """
 
 from __future__ import annotations
@@ -36,22 +39,26 @@ if TYPE_CHECKING:
 
     from bngrad.graph.framework import Framework
 
-Tie = Literal["pass", "stop", "split", "first", "left", "right"]
+Tie = Literal["pass", "stop", "split", "first", "last", "all", "left", "right"]
 """The flow of the gradient at a kink.
 
 ``pass``: all of it goes to the first operand. ``stop``: none of it does, and the other operands get it. ``split``:
-all operands, or elements, that tie get equal shares. ``first``: the first element that ties gets it. ``left``,
-``right``: the gradient of the part on this side counts.
+all operands, or elements, that tie get equal shares. ``first``, ``last``: the first or the last element that ties
+gets it. ``all``: each of them gets all of it. ``left``, ``right``: the gradient of the part on this side counts.
 """
 
 _LARGEST = ("ReduceMax", "ReduceMin", "GlobalMaxPool")
 _BEYOND = ("Max", "Min")
+_SIZES = ("Abs", "ReduceL1")
+_UPDATES = ("ScatterElements", "ScatterND")
 
 COMMON: Mapping[str, Tie] = {
     "Clip": "pass",
     **dict.fromkeys((*_BEYOND, *_LARGEST), "split"),
-    **dict.fromkeys(("Elu", "Selu"), "left"),
-    "Abs": "stop",
+    **dict.fromkeys(("Elu", "Selu", "LeakyRelu", "PRelu"), "left"),
+    **dict.fromkeys(_SIZES, "stop"),
+    "MaxPool": "first",
+    **dict.fromkeys(_UPDATES, "all"),
 }
 """The most common conventions, by the op of ONNX; other ops have no kink, or one convention."""
 
@@ -59,7 +66,12 @@ CONVENTIONS: Mapping[Framework | None, Mapping[str, Tie]] = {
     None: COMMON,
     "pytorch": {**COMMON, "Clip": "stop"},
     "tensorflow": {**COMMON, **dict.fromkeys(_BEYOND, "pass"), **dict.fromkeys(("Elu", "Selu"), "right")},
-    "jax": {**COMMON, "Clip": "split", "Abs": "right"},
+    "jax": {
+        **COMMON,
+        "Clip": "split",
+        **dict.fromkeys((*_SIZES, "LeakyRelu", "PRelu"), "right"),
+        **dict.fromkeys(_UPDATES, "last"),
+    },
 }
 """The conventions of each framework, by the op of ONNX, for a node without a record. None is ONNX Runtime."""
 
@@ -70,10 +82,18 @@ _OF_PYTORCH: Mapping[str, Tie] = {
 }
 """The convention by the PyTorch op, other than clamps and ``max``."""
 
+_OF_JAX: Mapping[str, Tie] = {
+    **dict.fromkeys(("maximum_out", "minimum_out", "clip_max", "cummax_pooled", "cummin_pooled"), "split"),
+    **dict.fromkeys(("clamp_max", "relu6_max"), "stop"),
+    "hard_tanh_maxed": "pass",
+}
+"""The convention by the name that jax2onnx gives the output of a node, or of the Max before a Min."""
+
 _JOINT_CLAMP = (2, 14)
 """The first release of PyTorch whose clamp has the current gradients."""
 
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_NAME_OF_JAX = re.compile("|".join(_OF_JAX))
 
 
 class Ties:
@@ -95,9 +115,16 @@ class Ties:
             return self._of_pytorch(node, default)
         if self.framework == "tensorflow" and node.op_type == "Clip" and _limits(node) == [0, 6]:
             return "stop"  # TensorFlow's Relu6: its clip_by_value is written as Min and Max
-        if self.framework == "jax" and node.op_type in _BEYOND and _is_relu_or_clamp(node):
-            return "stop"
-        return default
+        return self._of_jax(node, default) if self.framework == "jax" else default
+
+    def _of_jax(self, node: ir.Node, default: Tie) -> Tie:
+        if node.op_type in ("Abs", "Max") and _is_in_logaddexp(node):
+            return "stop" if node.op_type == "Abs" else "split"
+        for value in (node.outputs[0], *(node.inputs[:1] if node.op_type == "Min" else ())):
+            name = _NAME_OF_JAX.search((value and value.name) or "")
+            if name is not None and node.op_type in (*_BEYOND, "MaxPool"):
+                return _OF_JAX[name[0]]
+        return "stop" if node.op_type in _BEYOND and _is_relu_or_clamp(node) else default
 
     def _of_pytorch(self, node: ir.Node, default: Tie) -> Tie:
         call = recorded_call(node)
@@ -179,8 +206,10 @@ def _is_adaptive(node: ir.Node) -> bool:
 
 
 def _is_relu_or_clamp(node: ir.Node) -> bool:
-    """Returns whether a Max or Min of JAX is jax.nn.relu, or a part of lax.clamp or jax.nn.relu6."""
+    """Returns whether a Max or Min of JAX is jax.nn.relu, or in lax.clamp or jax.nn.relu6, but not in celu."""
     if len(node.inputs) != 2 or _limits(node) == [None]:
+        return False
+    if node.op_type == "Max" and any(_limits(user) == [0] for user in _users(node.inputs[0], "Min")):
         return False
     around = [_maker(node.inputs[0]), *(user for user, index in node.outputs[0].uses() if index == 0)]
     other = "Min" if node.op_type == "Max" else "Max"
@@ -188,3 +217,40 @@ def _is_relu_or_clamp(node: ir.Node) -> bool:
         neighbor is not None and neighbor.op_type == other and _limits(neighbor) != [None] for neighbor in around
     )
     return paired or (node.op_type == "Max" and _limits(node) == [0])
+
+
+_LOGADDEXP = ("Abs", "Neg", "Exp", "Add", "Log", "Add", "Where")
+"""The ops from d to ``where(isnan(d), a + b, max(a, b) + log(1 + exp(-abs(d))))``, d = a - b."""
+
+
+def _is_in_logaddexp(node: ir.Node) -> bool:
+    """Returns whether an Abs or a Max of JAX is in jnp.logaddexp, whose own derivative is smooth."""
+    operand = node.inputs[0]
+    differences = [_maker(operand)] if node.op_type == "Abs" else _users(operand, "Sub")
+    return any(difference is not None and node in _kinks_of_logaddexp(difference) for difference in differences)
+
+
+def _kinks_of_logaddexp(difference: ir.Node) -> list[ir.Node]:
+    """Returns the Abs and the Max of the jnp.logaddexp that computes a difference; none of another node."""
+    path = [difference]
+    for op_type in _LOGADDEXP:
+        users = _users(path[-1].outputs[0], op_type)
+        if len(users) != 1:
+            return []
+        path += users
+    operands, (*_, total, choice) = difference.inputs, path
+    largest = [node for node in _makers(total) if node.op_type == "Max" and node.inputs == operands]
+    sums = [node for node in _makers(choice) if node.op_type == "Add" and node.inputs == operands]
+    return [path[1], *largest] if largest and sums else []
+
+
+def _makers(node: ir.Node) -> list[ir.Node]:
+    """Returns the nodes that compute the inputs of a node."""
+    return [maker for value in node.inputs if (maker := _maker(value)) is not None]
+
+
+def _users(value: ir.Value | None, op_type: str) -> list[ir.Node]:
+    """Returns the nodes of an op that read a value."""
+    return (
+        [] if value is None else list(dict.fromkeys(user for user, _ in value.uses() if user.op_type == op_type))
+    )

@@ -29,6 +29,7 @@ def axes(*values):
     return f"a = Constant <value_ints = {list(values)}> ()"
 
 
+NOTHING = "s = Shape (x) z = ConstantOfShape (s)"
 MODELS = {
     "`Clip`": ([-1, 1], f"{number('a', -1.0)} {number('b', 1.0)} y = Clip (x, a, b)"),
     "`Clip` from 0 to 6": ([0, 6], f"{number('a', 0.0)} {number('b', 6.0)} y = Clip (x, a, b)"),
@@ -43,7 +44,18 @@ MODELS = {
     "`GlobalMaxPool`": ([2, 2], f"{axes(1, 1, 1, 2)} b = Reshape (x, a) y = GlobalMaxPool (b)"),
     "`Elu`, alpha 2": ([0, 0], "y = Elu <alpha = 2.0> (x)"),
     "`Relu`": ([0, 0], "y = Relu (x)"),
+    "`LeakyRelu`, alpha 1/4": ([0, 0], "y = LeakyRelu <alpha = 0.25> (x)"),
+    "`PRelu`, slope 1/4": ([0, 0], f"{floats('a', 0.25)} y = PRelu (x, a)"),
     "`Abs`": ([0, 0], "y = Abs (x)"),
+    "`ReduceL1`": ([0, 0], "y = ReduceL1 (x)"),
+    "`ScatterElements`": (
+        [1, 2],
+        f"{NOTHING} i = ConstantOfShape <value = int64[1] {{0}}> (s) y = ScatterElements <axis = 1> (z, i, x)",
+    ),
+    "`ScatterND`": (
+        [1, 2],
+        f"{NOTHING} {axes(1, 2, 2)} i = ConstantOfShape <value = int64[1] {{0}}> (a) y = ScatterND (z, i, x)",
+    ),
 }
 """The point, and the nodes from x to y; both elements are at a limit or tie."""
 

@@ -28,10 +28,10 @@ def relu(back: Backward) -> Gradients:
 
 @gradient("LeakyRelu", versions=(16,), attributes=ALPHA)
 def leaky_relu(back: Backward) -> Gradients:
-    """dX = dY where X > 0, else alpha dY."""
-    if back.unbounded:
+    """dX = dY where X > 0, else alpha dY; at 0 by the framework's convention."""
+    if back.unbounded or back.tie == "right":
         falling = back.times(back.dY, like(back, back.attribute("alpha", 0.01), back.dY))
-        return [back.op("Where", _positive(back, back.x(0)), back.dY, falling)]
+        return [back.op("Where", _rising(back), back.dY, falling)]
     # The gradient op needs the sign of Y, which is the sign of X unless alpha is negative.
     y = back.y() if back.attribute("alpha", 0.01) >= 0 else back.x(0)
     return [back.microsoft("LeakyReluGrad", back.dY, y, **back.attributes())]
@@ -39,11 +39,11 @@ def leaky_relu(back: Backward) -> Gradients:
 
 @gradient("PRelu", inputs=(0, 1), versions=(16,))
 def prelu(back: Backward) -> Gradients:
-    """dX = dY where X > 0, else dY slope; dslope = dY min(X, 0), summed to its shape."""
+    """dX = dY where X > 0, else dY slope, at 0 by the framework's convention; dslope = sum(dY min(X, 0))."""
     dY, x, slope = back.dY, back.x(0), back.x(1)
     dX = dslope = None
     if back.needs(0):
-        dX = back.op("Where", _positive(back, x), dY, back.times(dY, slope))
+        dX = back.op("Where", _rising(back), dY, back.times(dY, slope))
     if back.needs(1):
         dslope = sum_to(back, back.times(dY, back.op("Min", x, like(back, 0, x))), slope, x)
     return [dX, dslope]
@@ -169,13 +169,12 @@ def fast_gelu(back: Backward) -> Gradients:
 
 def _of_exponential(back: Backward, alpha: float, slope: float) -> Gradients:
     """Gradient of functions linear above 0 and alpha (exp X - 1) below; at 0 by the framework's convention."""
-    x, y = back.x(0), back.y()
+    y = back.y()
     if alpha == slope == 1:
         result = back.op("Add", back.op("Min", y, like(back, 0, y)), like(back, 1, y))
     else:
         falling = back.op("Add", y, like(back, alpha, y))
-        rising = back.op("GreaterOrEqual", x, like(back, 0, x)) if back.tie == "right" else _positive(back, x)
-        result = back.op("Where", rising, like(back, slope, y), falling)
+        result = back.op("Where", _rising(back), like(back, slope, y), falling)
     return [back.times(back.dY, result)]
 
 
@@ -183,6 +182,12 @@ def _of_biased(back: Backward, op_type: str) -> Gradients:
     x, bias = back.x(0), back.x(1)
     dX = back.microsoft(op_type, back.dY, x, bias)
     return [dX, sum_to(back, dX, bias, x) if back.needs(1) else None]
+
+
+def _rising(back: Backward) -> ir.Value:
+    """Computes X > 0; or X >= 0, by the framework's convention."""
+    x = back.x(0)
+    return back.op("GreaterOrEqual", x, like(back, 0, x)) if back.tie == "right" else _positive(back, x)
 
 
 def _positive(back: Backward, x: ir.Value) -> ir.Value:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
+
 from bngrad.autodiff.rule import gradient
 from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.shapes import shape_of, zeros
@@ -11,8 +13,6 @@ from bngrad.opset.op_attributes import ANY, AXIS, FLAG, SCATTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import onnx_ir as ir
 
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
@@ -50,16 +50,17 @@ def gather_nd(back: Backward) -> Gradients:
 def scatter_elements(back: Backward) -> Gradients:
     """dX = dY, except 0 where updates replaced X; dupdates = dY there."""
     axis = {"axis": back.attribute("axis", 0)}
-    return _scattered(back, axis, lambda: back.op("GatherElements", back.dY, back.x(1), **axis))
+    return _scattered(back, axis, lambda values: back.op("GatherElements", values, back.x(1), **axis))
 
 
 @gradient("ScatterND", inputs=(0, 2), versions=(18,), attributes=SCATTER)
 def scatter_nd(back: Backward) -> Gradients:
     """dX = dY, except 0 where updates replaced X; dupdates = dY there, by whole indices."""
-    return _scattered(back, {}, lambda: back.op("GatherND", back.dY, back.x(1)))
+    return _scattered(back, {}, lambda values: back.op("GatherND", values, back.x(1)))
 
 
-def _scattered(back: Backward, attributes: dict[str, int], picked: Callable[[], ir.Value]) -> Gradients:
+def _scattered(back: Backward, attributes: dict[str, int], picked: Callable[[ir.Value], ir.Value]) -> Gradients:
+    """Gradients of both; of several updates of one element all have one, or the last, as the framework has it."""
     reduction = back.attribute("reduction", "none")
     dX = dupdates = None
     if back.needs(0) and reduction == "add":
@@ -68,8 +69,21 @@ def _scattered(back: Backward, attributes: dict[str, int], picked: Callable[[], 
         nothing = zeros(back, shape_of(back, back.x(2)), dtype_of(back.x(0)))
         dX = back.op(back.node.op_type, back.dY, back.x(1), nothing, **attributes)
     if back.needs(2):
-        dupdates = picked()
+        dupdates = picked(back.dY)
+        if reduction == "none" and back.tie == "last":
+            numbers = _numbered(back, back.x(2))
+            nobody = zeros(back, shape_of(back, back.x(0)), ir.DataType.INT64)
+            last = picked(back.op(back.node.op_type, nobody, back.x(1), numbers, **attributes))
+            dupdates = back.kept(back.op("Equal", last, numbers), dupdates)
     return [dX, None, dupdates]
+
+
+def _numbered(back: Backward, value: ir.Value) -> ir.Value:
+    """Returns the numbers of the elements of a value, in its shape."""
+    numbers = back.op(
+        "Range", back.constant(0, ir.DataType.INT64), back.op("Size", value), back.constant(1, ir.DataType.INT64)
+    )
+    return back.op("Reshape", numbers, shape_of(back, value))
 
 
 @gradient("CumSum", versions=(14,), attributes={"exclusive": FLAG, "reverse": FLAG})

@@ -22,6 +22,11 @@ def max_pool(back: Backward) -> Gradients:
     if auto_pad.startswith("SAME") and max(dilations, default=1) > 1:
         # There ONNX Runtime pads for a kernel without dilations, and its output has another shape than ONNX's.
         back.refuse(f"it has auto_pad = {auto_pad} and dilations {list(dilations)}; expected pads as numbers")
+    if back.tie == "split":
+        back.refuse(
+            "it is jax.lax.cummax or cummin, which split ties in the order of a scan; expected such as "
+            "jnp.max(jnp.where(jnp.tri(n, dtype=bool), x[..., None, :], -jnp.inf), axis=-1)"
+        )
     _refuse_windows_beyond(back)
     y, indices = back.y(0), back.y(1)
     indices.dtype, indices.shape = ir.DataType.INT64, y.shape

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.rule import gradient
+from bngrad.autodiff.rules.unary import of_absolute
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.constant_value import constant_value
 from bngrad.graph.guards import zero_where_zero
@@ -82,9 +83,9 @@ def _to_the_first(back: Backward, axes: list[int]) -> ir.Value:
 
 @gradient("ReduceL1", versions=(18,), attributes=REDUCTION)
 def reduce_l1(back: Backward) -> Gradients:
-    """dX = dY sign(X)."""
+    """dX = dY sign X, as for Abs."""
     _refuse_nothing_reduced(back)
-    return [back.times(_kept(back, back.dY), back.op("Sign", back.x(0)))]
+    return [of_absolute(back, _kept(back, back.dY))]
 
 
 @gradient("ReduceL2", versions=(18,), attributes=REDUCTION)

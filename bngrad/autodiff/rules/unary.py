@@ -58,10 +58,16 @@ def neg(back: Backward) -> Gradients:
 @gradient("Abs", versions=(13,))
 def absolute(back: Backward) -> Gradients:
     """dX = dY sign X, where the sign of 0 is 0; for JAX it is 1."""
+    return [of_absolute(back, back.dY)]
+
+
+def of_absolute(back: Backward, dY: ir.Value) -> ir.Value:
+    """Returns the gradient of an absolute value, of which a node is the output or the sum."""
+    x = back.x(0)
     if back.tie == "right":
-        rising = back.op("GreaterOrEqual", back.x(0), like(back, 0, back.x(0)))
-        return [back.op("Where", rising, back.dY, back.op("Neg", back.dY))]
-    return [back.times(back.dY, back.op("Sign", back.x(0)))]
+        rising = back.op("GreaterOrEqual", x, like(back, 0, x))
+        return back.op("Where", rising, dY, back.op("Neg", dY))
+    return back.times(dY, back.op("Sign", x))
 
 
 @gradient("Reciprocal", versions=(13,))
