@@ -20,7 +20,7 @@ from known_gradients import to_onnx  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:'.value' access is now deprecated:DeprecationWarning")
 
 stop = jax.lax.stop_gradient
-RELU = jax.nn.relu
+CELU, RELU, RELU6, SOFTPLUS = jax.nn.celu, jax.nn.relu, jax.nn.relu6, jax.nn.softplus
 """By reference, as a module holds it: jax2onnx replaces the function of the module `jax.nn` alone."""
 
 
@@ -50,6 +50,14 @@ def bends_at(h):
     return h - stop(h) + jnp.float32([0, 6, 0]) + jnp.float32([0, 0, 1]) * stop(h)
 
 
+def prelu(h):
+    nnx = pytest.importorskip("flax.nnx", reason="needs flax")
+    return nnx.PReLU()(bends_at(h))
+
+
+EQUALS = jnp.float32([0, 6, 1])
+"""Equal to `bends_at` in the first two columns."""
+
 TAKEN_OVER = {
     "stop-gradient": lambda h: h * h + stop(h),
     "straight-through": lambda h: h + stop(jnp.round(h) - h),
@@ -67,12 +75,46 @@ TAKEN_OVER = {
     "relu-by-reference": lambda h: RELU(bends_at(h)),
     "relu6": lambda h: jax.nn.relu6(bends_at(h)),
     "softplus": lambda h: jax.nn.softplus(bends_at(h)),
-    "maximum": lambda h: jnp.maximum(bends_at(h), jnp.float32([0, 6, 1])),
+    "softplus-by-reference": lambda h: SOFTPLUS(bends_at(h)),
+    "leaky-relu": lambda h: jax.nn.leaky_relu(bends_at(h), 0.3),
+    "prelu": prelu,
+    "logaddexp": lambda h: jnp.logaddexp(bends_at(h), EQUALS),
+    "logaddexp-of-the-other": jax.jit(lambda h: jnp.logaddexp(EQUALS, bends_at(h))),
+    "logaddexp-by-hand": lambda h: (
+        jnp.maximum(bends_at(h), EQUALS) + jnp.log1p(jnp.exp(-jnp.abs(bends_at(h) - EQUALS)))
+    ),
+    "hard-sigmoid": lambda h: jax.nn.hard_sigmoid(bends_at(h) - 3),
+    "hard-swish": lambda h: jax.nn.hard_swish(bends_at(h) - 3),
+    "hard-tanh": lambda h: jax.nn.hard_tanh(bends_at(h) / 3 - 1),
+    "celu": lambda h: jax.nn.celu(bends_at(h), 0.5),
+    "celu-by-reference": lambda h: CELU(bends_at(h), 0.5),
+    "relu6-by-reference": lambda h: RELU6(bends_at(h)),
+    "elu": lambda h: jax.nn.elu(bends_at(h), 2.0),
+    "clamp": jax.vmap(lambda h: jax.lax.clamp(jnp.float32([0, -9, 0]), bends_at(h), jnp.float32([9, 6, 9]))),
+    "maximum-of-0": lambda h: jnp.maximum(bends_at(h), 0.0) * h,
+    "minimum-of-maximum": lambda h: jnp.minimum(jnp.maximum(bends_at(h), 0.0), 6.0) * h,
+    "sum-of-sizes": lambda h: h * jnp.linalg.norm(bends_at(h), 1, axis=1, keepdims=True),
+    "maximum": lambda h: jnp.maximum(bends_at(h), EQUALS),
     "clip": lambda h: jnp.clip(bends_at(h), 0, 6),
     "abs": lambda h: jnp.abs(bends_at(h)),
     "max-of-equals": lambda h: jnp.max(bends_at(jnp.round(h) + h - stop(h)), axis=0) * h,
     "softmax": lambda h: jax.nn.softmax(h) * h,
     "logsumexp": lambda h: h - jax.nn.logsumexp(h, axis=-1, keepdims=True),
+    "updates-of-a-row": lambda h: 2 * jnp.zeros((4, 3)).at[jnp.int32([0, 1, 1, 2, 3, 3])].set(h),
+    "updates-of-a-column": lambda h: h.at[:, jnp.int32([0, 0])].set(h[:, 1:] * 2),
+    "updates-by-data": lambda h: jnp.ones((3, 3)).at[(h[:, 0] > 0).astype(jnp.int32)].set(h),
+    "updates-beyond-the-end": lambda h: 2 * jnp.ones((4, 3)).at[jnp.int32([0, 9, 1, -1, 3, 9])].set(h),
+    "updates-that-add": lambda h: h.at[jnp.int32([0, 1, 1, 2, 3, 3])].add(h * h),
+    "update-of-a-slice": lambda h: jax.lax.dynamic_update_slice(h, h[:2] * 2, (5, 0)),
+    "update-before-the-start": lambda h: jax.lax.dynamic_update_slice(h, h[:2] * 2, (-9, 0)),
+    "slice-beyond-the-end": lambda h: jax.lax.dynamic_slice(h, (5, 0), (4, 2)) ** 2,
+    "slice-before-the-start": lambda h: jax.lax.dynamic_slice(h, (jnp.sum(h > -9) - 99, 0), (4, 2)) ** 2,
+    "slice-in-jit": lambda h: jax.jit(lambda v: jax.lax.dynamic_slice_in_dim(v, jnp.sum(v > -9), 4) ** 2)(h),
+    "row-beyond-the-end": lambda h: jax.lax.dynamic_index_in_dim(h, jnp.sum(h > -9)) ** 2,
+    "one-hot": lambda h: h * jax.nn.one_hot(jnp.int32([0, 2, -1, 3, -9, 1]), 3),
+    "cumulative-maximum": lambda h: jnp.max(
+        jnp.where(jnp.tri(3, dtype=bool), jnp.round(h)[:, None] + h[:, None] - stop(h[:, None]), -jnp.inf), axis=-1
+    ),
     "gradient-penalty": lambda h: h * jax.grad(lambda v: jnp.sum(jnp.tanh(v) ** 2))(h),
 }
 REFUSED = {
@@ -107,9 +149,11 @@ def export(function):
 @pytest.mark.parametrize("name", TAKEN_OVER)
 def test_taken_over(name):
     loss, model = export(TAKEN_OVER[name])
-    want = jax.grad(loss, argnums=1)(X, W)
-    (got,) = bngrad.session(bngrad.differentiate(model, wrt=["w"])).run(["w_grad"], {"x": X, "w": W})
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    want = jax.value_and_grad(loss, argnums=1)(X, W)
+    graph = bngrad.differentiate(model, wrt=["w"])
+    got = bngrad.session(graph).run([model.graph.output[0].name, "w_grad"], {"x": X, "w": W})
+    for actual, expected in zip(got, want, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -117,6 +161,16 @@ def test_refused(name):
     function, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         export(function)
+
+
+@pytest.mark.parametrize("function", [jax.lax.cummax, jax.lax.cummin])
+def test_cumulative_extremes_are_refused(function):
+    """JAX splits ties in the order of its scan, and jax2onnx writes a MaxPool."""
+    _, model = export(lambda h: function(h, axis=1) * stop(function(h, reverse=True)))
+    with pytest.raises(bngrad.UnsupportedNodeError, match=r"it is jax\.lax\.cummax or cummin, .*jnp\.tri"):
+        bngrad.differentiate(model, wrt=["w"])
+    _, model = export(lambda h: h * stop(function(h)))
+    bngrad.differentiate(model, wrt=["w"])
 
 
 @pytest.mark.parametrize("activation", [reverse, stop])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from index_limits import limit_indices
 from jax.extend import core
 from jax2onnx import to_onnx
 
@@ -34,12 +35,14 @@ def export(function: Callable[..., Any], *arguments: Any) -> onnx.ModelProto:  #
     """
     jaxpr, result = jax.make_jaxpr(function, return_shape=True)(*arguments)
     leaves = [leaf for argument in arguments for leaf in jax.tree_util.tree_leaves_with_path(argument)]
-    return to_onnx(
+    model = to_onnx(
         lambda *arrays: _evaluate(jaxpr.jaxpr, jaxpr.consts, arrays),
         [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for _, leaf in leaves],
         input_names=[_name(path) for path, _ in leaves],
         output_names=[_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(result)],
     )
+    limit_indices(model)
+    return model
 
 
 def _name(path: Any) -> str:  # noqa: ANN401

@@ -3,7 +3,7 @@
 jax2onnx exports what a function computes. It records `jax.lax.stop_gradient` in the name of a value, which
 `bngrad` reads, and drops `jax.custom_vjp` and `jax.custom_jvp` without a trace. It writes
 `jax.lax.reduce_precision` as ops that round, with gradient 0, where JAX's is the cotangent in that precision.
-`to_onnx` refuses those, and records in the model that there are none.
+`to_onnx` refuses those, and records in the model that there are none. Indices beyond the end are those of JAX.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import jax2onnx
+from index_limits import limit_indices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +53,7 @@ def to_onnx(function: Callable[..., Any], inputs: Sequence[Any], **options: Any)
             "jax.lax.stop_gradient is lost: jax2onnx merged it with a copy of its argument, or its result is an "
             "output of the function; remove the copy or the output"
         )
+    limit_indices(model)
     entry = model.metadata_props.add()
     entry.key, entry.value = "bngrad.custom_gradients", "none"
     return model
