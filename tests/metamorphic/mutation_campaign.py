@@ -27,7 +27,7 @@ from metamorphic.rule_mutants import RULE_MUTANTS
 
 OPS, MODELS = "tests/metamorphic/test_op_relations.py", "tests/metamorphic/test_model_relations.py"
 MUTANTS = [*KERNEL_MUTANTS, *DRIVER_MUTANTS, *RULE_MUTANTS, *PASS_MUTANTS]
-ARRAYS = ("bngrad/runtime/kernel_call.py", "bngrad/opset/functions.py")
+ARRAYS = ("bngrad/runtime/kernel_call.py", "bngrad/opset/functions.py", "bngrad/opset/reduced_count.py")
 """The files of the package that the relations of single ops test."""
 
 

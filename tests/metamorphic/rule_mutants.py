@@ -53,6 +53,13 @@ OPSET = of(
     ),
 )
 
+REDUCED_COUNT = of(
+    "bngrad/opset/reduced_count.py",
+    ("count = length * op.CastLike(", "count = op.CastLike(", "the batch does not count"),
+    ("op.Slice(ends, zero, unit)", "end", "dimension 0 counts where it is not reduced"),
+    ("op.Slice(ends, unit, end)", "op.Shape(sample)", "channels count"),
+)
+
 NATIVE = of(
     "bngrad/runtime/kernel_call.py",
     (
@@ -295,4 +302,4 @@ BUILDER = of(
     ),
 )
 
-RULE_MUTANTS = [*OPSET, *NATIVE, *NORM_RULES, *LAYER_NORM_RULES, *RULES, *BUILDER]
+RULE_MUTANTS = [*OPSET, *REDUCED_COUNT, *NATIVE, *NORM_RULES, *LAYER_NORM_RULES, *RULES, *BUILDER]
