@@ -35,9 +35,10 @@ def clip_factor(
         if any(dtype_of(gradient) == ir.DataType.DOUBLE for gradient in gradients)
         else ir.DataType.FLOAT
     )
-    squares = []
+    squares, flat = [], make.int64([-1])
     for gradient in gradients:
-        square = make.op("ReduceSumSquare", gradient, keepdims=0)
+        # As a vector: ONNX Runtime may move a Transpose after the sum, and add up in another order.
+        square = make.op("ReduceSumSquare", make.op("Reshape", gradient, flat), keepdims=0)
         square.type, square.shape = gradient.type, ir.Shape([])
         squares.append(make.cast(square, dtype))
     total = make.typed("Sum", *squares) if len(squares) > 1 else squares[0]

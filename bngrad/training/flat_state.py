@@ -11,12 +11,14 @@ import onnx_ir as ir
 
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd, nodes_at_start
+from bngrad.training.optim.joint import join_updates
 from bngrad.training.step_info import FlatState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from bngrad.graph.builder import NodeMaker
+    from bngrad.training.optim.joint import Joint, Updates
     from bngrad.training.step_info import StateTensor, StepInfo
 
 _INPUT, _OUTPUT = "state", "state_new"
@@ -24,66 +26,75 @@ _ZERO_IS_A_SIZE = {"allowzero": 1}
 """Attributes of a Reshape to an empty tensor."""
 
 
-def flat_layout(info: StepInfo, *models: ir.Model) -> StepInfo:
-    """Returns the metadata of a step of the named layout in the flat layout.
+def flatten_state(info: StepInfo, step: ir.Model, evaluation: ir.Model, updates: Updates | None) -> StepInfo:
+    """Converts a step and its evaluation graph to the flat layout, and returns their metadata.
 
     The vector is double if a tensor of the state is, else float; the counters are elements of it. A float counts
-    exactly to 16,777,216 updates and stays there.
+    exactly to 16,777,216 updates and stays there. Tensors that are updated together come first.
 
     Args:
         info: The metadata of the named layout.
-        models: The models that take the state; none has the names of the vectors.
+        step: The step; it is changed.
+        evaluation: The evaluation graph; it is changed.
+        updates: The updates of the step that may be joined.
     """
+    new = {name: str(entry.new) for name, entry in info.state.items()}
+    dtype = "float64" if any(spec.dtype == "float64" for spec in info.state.values()) else "float32"
+    joints = [] if updates is None else join_updates(updates, dtype)
+    info = _flat_info(info, dtype, joints, step, evaluation)
+    _return_vector(step, info, new, joints)
+    _take_vector(step, info, joints)
+    _take_vector(evaluation, info, [])
+    return info
+
+
+def _flat_info(info: StepInfo, dtype: str, joints: Sequence[Joint], *models: ir.Model) -> StepInfo:
+    """The metadata of the flat layout, in which the tensors of a joint follow each other."""
     names, offset = Names(*models), 0
     state: dict[str, StateTensor] = {}
-    for name, spec in info.state.items():
-        state[name] = replace(spec, new=None, offset=offset)
-        offset += prod(spec.shape)
-    double = any(spec.dtype == "float64" for spec in state.values())
-    flat = FlatState(names.fresh(_INPUT), names.fresh(_OUTPUT), "float64" if double else "float32", offset)
+    for name in dict.fromkeys([*(name for joint in joints for name in joint.names), *info.state]):
+        state[name] = replace(info.state[name], new=None, offset=offset)
+        offset += prod(info.state[name].shape)
+    flat = FlatState(names.fresh(_INPUT), names.fresh(_OUTPUT), dtype, offset)
     return replace(info, layout="flat", state=state, flat=flat)
 
 
-def take_flat_state(model: ir.Model, info: StepInfo) -> None:
-    """Replaces the inputs of a model that are tensors of the state by parts of one input vector.
-
-    Args:
-        model: A model of the named layout, which may lack some of these inputs; it is changed.
-        info: The metadata of the flat layout.
-    """
+def _take_vector(model: ir.Model, info: StepInfo, joints: Sequence[Joint]) -> None:
+    """Replaces the inputs of a model that are tensors of the state, or joints of them, by parts of the vector."""
     graph, flat = model.graph, _flat(info)
     inputs = {str(value.name): value for value in graph.inputs}
     dtype = ir.DataType.from_numpy(np.dtype(flat.dtype))
     vector = ir.val(flat.input, dtype, [flat.size])
     make = nodes_at_start(graph, Names(model), flat.input)
-    for name, spec in info.state.items():
+    first = {str(joint.old.name): replace(info.state[joint.names[0]], shape=joint.shape) for joint in joints}
+    for name, spec in {**info.state, **first}.items():
         if name in inputs:
             old, start = inputs[name], int(spec.offset or 0)
             end = start + prod(spec.shape)
             # Not a Split of all: a shader of WebGPU has ten buffers at most.
             part = make.op("Slice", vector, make.int64([start]), make.int64([end]))
             part.dtype, part.shape = dtype, ir.Shape([end - start])
-            tensor = make.op("Reshape", part, make.int64(spec.shape), **_ZERO_IS_A_SIZE if 0 in spec.shape else {})
-            tensor.dtype, tensor.shape = dtype, ir.Shape(spec.shape)
-            _take_place(make, old, make.cast(tensor, ir.DataType.from_numpy(np.dtype(spec.dtype))))
+            if len(spec.shape) != 1:
+                zeros = _ZERO_IS_A_SIZE if 0 in spec.shape else {}
+                part = make.op("Reshape", part, make.int64(spec.shape), **zeros)
+                part.dtype, part.shape = dtype, ir.Shape(spec.shape)
+            _take_place(make, old, make.cast(part, ir.DataType.from_numpy(np.dtype(spec.dtype))))
             graph.inputs.remove(old)
     graph.inputs.append(vector)
 
 
-def return_flat_state(model: ir.Model, info: StepInfo, new: Mapping[str, str]) -> None:
-    """Replaces the outputs of a step that are the next state by one output vector.
-
-    Args:
-        model: The step; it is changed.
-        info: The metadata of the flat layout.
-        new: The outputs with the next state of the named layout, by the names of the state.
-    """
+def _return_vector(model: ir.Model, info: StepInfo, new: Mapping[str, str], joints: Sequence[Joint]) -> None:
+    """Replaces the outputs of a step that are the next state, by the names of the state, by the next vector."""
     graph, flat = model.graph, _flat(info)
     outputs = {str(value.name): value for value in graph.outputs}
     dtype = ir.DataType.from_numpy(np.dtype(flat.dtype))
     make = NodesAtEnd(graph, Names(model), flat.output)
     flattened = make.int64([-1])
-    parts = [make.op("Reshape", make.cast(outputs[new[name]], dtype), flattened) for name in info.state]
+    joint = {name: joint.new for joint in joints for name in joint.names}
+    parts = dict.fromkeys(
+        joint[name] if name in joint else make.op("Reshape", make.cast(outputs[new[name]], dtype), flattened)
+        for name in info.state
+    )
     vector = make.name(make.op("Concat", *parts, axis=0), flat.output)
     vector.dtype, vector.shape = dtype, ir.Shape([flat.size])
     kept = [value for value in graph.outputs if value.name not in set(new.values()) - set(info.outputs)]

@@ -29,7 +29,7 @@ from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.training.class_labels import find_class_labels
 from bngrad.training.differentiate import differentiate
 from bngrad.training.evaluation import evaluation_graph, make_state_inputs
-from bngrad.training.flat_state import flat_layout, return_flat_state, take_flat_state
+from bngrad.training.flat_state import flatten_state
 from bngrad.training.loss_scaling import LossScaling
 from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
@@ -144,11 +144,7 @@ def build_step(
         )
     info = replace(info, fingerprint=_fingerprint(info, result, evaluation), labels=labels)
     if options.layout == "flat":
-        new = {name: str(entry.new) for name, entry in info.state.items()}
-        info = flat_layout(info, result, evaluation)
-        return_flat_state(result, info, new)
-        for step_model in (result, evaluation):
-            take_flat_state(step_model, info)
+        info = flatten_state(info, result, evaluation, builder.updates)
         check(evaluation, source)
     RemoveUnusedNodesPass()(result)
     EmbedFunctionsPass(options.functions)(result)

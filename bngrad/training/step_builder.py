@@ -19,6 +19,7 @@ from bngrad.training.clipping import clip_factor
 from bngrad.training.evaluation import state_dtype, take_state
 from bngrad.training.loss_scaling import all_finite, inverse_scale, next_state
 from bngrad.training.optim.groups import options_of_weights
+from bngrad.training.optim.joint import Updates
 from bngrad.training.optim.nodes import UpdateNodes, Weight
 from bngrad.training.step_info import DataInput, StateTensor, StepInfo
 
@@ -60,6 +61,8 @@ class StepBuilder:
         self._inputs: dict[str, ir.Value] = {}
         self._new: dict[str, ir.Value] = {}
         self._extra: dict[str, ir.Value] = {}
+        self.updates: Updates | None = None
+        """The updates that may be joined, if every call updates all weights."""
         self._unscale: ir.Value | None = None
         self._take_initial()
 
@@ -142,13 +145,17 @@ class StepBuilder:
         count = self._new_state("step", "step", np.array(made_before, np.int64))
         counted = make.typed("Add", count, make.int64(1))
         nodes = UpdateNodes(make, self._rate, counted, scale)
+        updates = []
         for name, weight in weights.items():
             self._entries[name] = replace(self._entries[name], updates_behind=options[name].updates_behind or None)
             zeros = np.zeros_like(self.state[name])
             slots = [self._new_state(f"{name}/{slot}", "optimizer", zeros, name) for slot in optimizer.slots]
-            new = optimizer.update(nodes, Weight(weight, gradients[name], slots, options[name]))
+            updates.append(Weight(weight, gradients[name], slots, options[name]))
+            new = optimizer.update(nodes, updates[-1])
             for old, value in zip((weight, *slots), new, strict=True):
                 self._set(old, value, apply)
+        if apply is None and scaling is None:
+            self.updates = Updates(self._graph, make, optimizer, nodes, updates)
         self._set(count, counted, apply)
         for name, output in self._training_graph.running_statistics.items():
             self._set(self._inputs[name], make.cast(outputs[output], dtype_of(self._inputs[name])), None)
