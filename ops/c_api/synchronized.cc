@@ -141,7 +141,7 @@ int32_t bngrad_batch_normalization_grad_apply(const bngrad_layout* layout, int64
                                           DoubleInput(call.arrays, "batch_inv_std", batch_inv_std, channels),
                                           ranks,
                                           DoubleInput(call.arrays, "gathered_sums", gathered_sums, gathered),
-                                          batch_count,
+                                          &batch_count,
                                           call.arrays.DataOutput("dx", dx)};
     GradApply(call.layout, arguments, *ActiveIsa().table, call.threads);
   });

@@ -135,7 +135,7 @@ class GradApplyProgram final : public Program {
       scale_.Read(first, count, scale);
       for (int64_t i = 0; i < count; ++i) dscale[i] = sum_dyd_[first + i] * inv_std[i];
       for (int64_t i = 0; i < count; ++i) mean_low[i] = Split<Arithmetic>(mean[i]).low;
-      SetTrainingFactors<Arithmetic>(channels, c, count, a_.batch_count, mean, mean_low, scale, inv_std,
+      SetTrainingFactors<Arithmetic>(channels, c, count, *a_.batch_count, mean, mean_low, scale, inv_std,
                                      dbias_ + first, dscale);
     });
   }
@@ -155,8 +155,7 @@ void Grad(const Layout& layout, const GradArguments& a, const KernelTable& table
   SweepWith<GradProgram>(layout, table, operands, a, parallel);
 }
 
-void GradSums(const Layout& layout, const GradSumsArguments& a, const KernelTable& table,
-              Parallel& parallel) {
+GradArguments ToGrad(const GradSumsArguments& a) {
   GradArguments grad = {};
   grad.types = {a.types.data, a.types.scale, ElementType::kDouble};
   grad.training = true;
@@ -168,7 +167,12 @@ void GradSums(const Layout& layout, const GradSumsArguments& a, const KernelTabl
   grad.dscale = a.dscale;
   grad.dbias = a.dbias;
   grad.sums = a.sums;
-  Grad(layout, grad, table, parallel);
+  return grad;
+}
+
+void GradSums(const Layout& layout, const GradSumsArguments& a, const KernelTable& table,
+              Parallel& parallel) {
+  Grad(layout, ToGrad(a), table, parallel);
 }
 
 void GradApply(const Layout& layout, const GradApplyArguments& a, const KernelTable& table,

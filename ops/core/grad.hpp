@@ -38,6 +38,9 @@ struct GradSumsArguments {
   void *dscale, *dbias;  // null: not computed
 };
 
+// The arguments of Grad that compute only these.
+GradArguments ToGrad(const GradSumsArguments& arguments);
+
 void GradSums(const Layout& layout, const GradSumsArguments& arguments, const KernelTable& table,
               Parallel& parallel);
 
@@ -47,7 +50,7 @@ struct GradApplyArguments {
   const double *batch_mean, *batch_inv_std;
   int64_t ranks;
   const double* gathered_sums;  // [ranks, 2, channels]
-  double batch_count;
+  const double* batch_count;
   void* dx;
 };
 

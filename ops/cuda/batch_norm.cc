@@ -117,7 +117,7 @@ void Grad(const Layout& layout, const GradArguments& a, Device& device) {
   Launches launches(layout, a.types.data, device);
   const std::string kind = a.z == nullptr ? "grad" : "relu_grad", mode = a.training ? "_training" : "_frozen";
   const Values mean = Input(a.mean, a.types.stat);
-  if (a.training || a.dscale != nullptr || a.dbias != nullptr) {
+  if (a.training || a.dscale != nullptr || a.dbias != nullptr || a.sums != nullptr) {
     launches.Sum(kind, SumGrad<false>::kSums, {a.x, a.dy, a.z}, mean);
   }
   FinishArguments& finish = launches.finish();
@@ -126,6 +126,7 @@ void Grad(const Layout& layout, const GradArguments& a, Device& device) {
   finish.inv_std = Input(a.inv_std, a.types.stat);
   finish.dscale = Output(a.dscale, a.types.scale);
   finish.dbias = Output(a.dbias, a.types.scale);
+  finish.of_rank = a.sums;
   const int factors = a.training ? MapGradTraining<false>::kFactors : MapGradFrozen<false>::kFactors;
   launches.Finish("grad" + mode, a.dx == nullptr ? 0 : factors);
   if (a.dx != nullptr) launches.Map(kind + mode, {a.x, a.dy, a.z}, a.dx);
@@ -149,6 +150,37 @@ void GradGrad(const Layout& layout, const GradGradArguments& a, Device& device) 
   const int factors = a.training ? MapGradGradTraining::kFactors : MapGradGradFrozen::kFactors;
   launches.Finish(mode, maps ? factors : 0);
   if (maps) launches.Map(mode, {a.x, a.dy, a.ddx}, a.d_dy, a.d_x);
+}
+
+void Moments(const Layout& layout, ElementType type, const void* x, double* moments, Device& device) {
+  Launches launches(layout, type, device);
+  launches.Sum("moments", SumMoments::kSums, {x}, {});
+  launches.finish().of_rank = moments;
+  launches.Finish("moments", 0);
+}
+
+void Apply(const Layout& layout, const ApplyArguments& a, Device& device) {
+  Launches launches(layout, a.types.data, device);
+  FinishArguments& finish = launches.finish();
+  finish.scale = Input(a.scale, a.types.scale);
+  finish.bias = Input(a.bias, a.types.scale);
+  finish.mean = Input(a.batch_mean, ElementType::kDouble);
+  finish.inv_std = Input(a.batch_inv_std, ElementType::kDouble);
+  launches.Finish("apply", MapForward::kFactors);
+  launches.Map("forward", {a.x}, a.y);
+}
+
+void GradApply(const Layout& layout, const GradApplyArguments& a, Device& device) {
+  Launches launches(layout, a.types.data, device);
+  FinishArguments& finish = launches.finish();
+  finish.scale = Input(a.scale, a.types.scale);
+  finish.mean = Input(a.batch_mean, ElementType::kDouble);
+  finish.inv_std = Input(a.batch_inv_std, ElementType::kDouble);
+  finish.ranks = a.ranks;
+  finish.gathered_sums = a.gathered_sums;
+  finish.batch_count = a.batch_count;
+  launches.Finish("grad_apply", MapGradTraining<false>::kFactors);
+  launches.Map(a.z == nullptr ? "grad_training" : "relu_grad_training", {a.x, a.dy, a.z}, a.dx);
 }
 
 }  // namespace bngrad::cuda

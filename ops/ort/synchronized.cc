@@ -3,20 +3,29 @@
 
 #include "core/dispatch.hpp"
 #include "core/training.hpp"
+#include "cuda/batch_norm.hpp"
 #include "ort/op.hpp"
 
 namespace bngrad {
 namespace {
 
-class MomentsNode final : public Node {
+class MomentsNode final : public DeviceNode {
  public:
   explicit MomentsNode(const NodeAttributes&) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
+    Moments(c.layout(), types.data, c.DataLikeX(0), Output(c), *ActiveIsa().table, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    cuda::Moments(c.layout(), types.data, c.DataLikeX(0), Output(c), device);
+  }
+
+ private:
+  static double* Output(const RunContext& c) {
     Shape shape = Vector(3);
     shape.push_back(c.layout().channels);
-    Moments(c.layout(), types.data, c.DataLikeX(0), static_cast<double*>(c.Output(0, shape)),
-            *ActiveIsa().table, parallel);
+    return static_cast<double*>(c.Output(0, shape));
   }
 };
 
@@ -53,19 +62,27 @@ class MergeMomentsNode final : public Node {
   const bool unbiased_running_var_;
 };
 
-class ApplyNode final : public Node {
+class ApplyNode final : public DeviceNode {
  public:
   explicit ApplyNode(const NodeAttributes&) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
-    const ApplyArguments arguments = {types,
-                                      c.DataLikeX(0),
-                                      c.ChannelData(1),
-                                      c.ChannelData(2),
-                                      static_cast<const double*>(c.ChannelData(3)),
-                                      static_cast<const double*>(c.ChannelData(4)),
-                                      c.OutputLikeX(0)};
-    Apply(c.layout(), arguments, *ActiveIsa().table, parallel);
+    Apply(c.layout(), Arguments(c, types), *ActiveIsa().table, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    cuda::Apply(c.layout(), Arguments(c, types), device);
+  }
+
+ private:
+  static ApplyArguments Arguments(const RunContext& c, const Types& types) {
+    return {types,
+            c.DataLikeX(0),
+            c.ChannelData(1),
+            c.ChannelData(2),
+            static_cast<const double*>(c.ChannelData(3)),
+            static_cast<const double*>(c.ChannelData(4)),
+            c.OutputLikeX(0)};
   }
 };
 

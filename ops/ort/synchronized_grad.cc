@@ -1,6 +1,7 @@
 // The gradient of synchronized batch normalization as ONNX Runtime ops. Formulas: core/grad.hpp.
 #include "core/dispatch.hpp"
 #include "core/grad.hpp"
+#include "cuda/batch_norm.hpp"
 #include "ort/op.hpp"
 
 namespace bngrad {
@@ -11,34 +12,51 @@ template <bool kRelu>
 constexpr size_t kX = kRelu ? 2 : 1;
 
 template <bool kRelu>
-class GradSumsNode final : public Node {
+class GradSumsNode final : public DeviceNode {
  public:
   explicit GradSumsNode(const NodeAttributes&) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
+    GradSums(c.layout(), Arguments(c, types), *ActiveIsa().table, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    cuda::Grad(c.layout(), ToGrad(Arguments(c, types)), device);
+  }
+
+ private:
+  static GradSumsArguments Arguments(const RunContext& c, const Types& types) {
     constexpr size_t x = kX<kRelu>;
     Shape shape = Vector(2);
     shape.push_back(c.layout().channels);
     c.ChannelData(x + 1);  // scale, for its type and shape
-    const GradSumsArguments arguments = {types,
-                                         c.DataLikeX(0),
-                                         kRelu ? c.DataLikeX(1) : nullptr,
-                                         c.DataLikeX(x),
-                                         static_cast<const double*>(c.ChannelData(x + 2)),
-                                         static_cast<const double*>(c.ChannelData(x + 3)),
-                                         static_cast<double*>(c.Output(0, shape)),
-                                         c.ChannelOutput(1),
-                                         c.ChannelOutput(2)};
-    GradSums(c.layout(), arguments, *ActiveIsa().table, parallel);
+    return {types,
+            c.DataLikeX(0),
+            kRelu ? c.DataLikeX(1) : nullptr,
+            c.DataLikeX(x),
+            static_cast<const double*>(c.ChannelData(x + 2)),
+            static_cast<const double*>(c.ChannelData(x + 3)),
+            static_cast<double*>(c.Output(0, shape)),
+            c.ChannelOutput(1),
+            c.ChannelOutput(2)};
   }
 };
 
 template <bool kRelu>
-class GradApplyNode final : public Node {
+class GradApplyNode final : public DeviceNode {
  public:
   explicit GradApplyNode(const NodeAttributes&) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
+    GradApply(c.layout(), Arguments(c, types), *ActiveIsa().table, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    cuda::GradApply(c.layout(), Arguments(c, types), device);
+  }
+
+ private:
+  static GradApplyArguments Arguments(const RunContext& c, const Types& types) {
     constexpr size_t x = kX<kRelu>;
     GradApplyArguments a = {};
     a.types = types;
@@ -49,9 +67,9 @@ class GradApplyNode final : public Node {
     a.batch_mean = static_cast<const double*>(c.ChannelData(x + 2));
     a.batch_inv_std = static_cast<const double*>(c.ChannelData(x + 3));
     a.gathered_sums = c.Gathered(x + 4, 2, c.layout().channels, &a.ranks);
-    a.batch_count = *static_cast<const double*>(c.Data(x + 5, Shape(), "a scalar"));
+    a.batch_count = static_cast<const double*>(c.Data(x + 5, Shape(), "a scalar"));
     a.dx = c.OutputLikeX(0);
-    GradApply(c.layout(), a, *ActiveIsa().table, parallel);
+    return a;
   }
 };
 

@@ -19,9 +19,8 @@ from test_programs import only_linux
 pytestmark = only_linux
 
 OPS = Path(__file__).with_name("test_ort_op.py")
-SAMPLE = (
-    "(test_layouts and float or test_types or left_out or empty or no_channels or known or adam) and not double"
-)
+RANKS = Path(__file__).with_name("test_ort_synchronized.py")
+SAMPLE = "(test_layouts and float or test_types or left_out or empty or no_channels or known or adam or synchronized) and not double"
 
 
 @pytest.fixture
@@ -53,6 +52,13 @@ def test_ops(library, chosen):
     """Every type, layout and mode against float64; outputs left out, empty batches, and what is refused."""
     options = ("-q", "-n0", "-p", "no:cacheprovider", "-k", chosen)
     assert "passed" in run_python(library, "-m", "pytest", *options, OPS)
+
+
+@pytest.mark.long
+def test_ops_of_several_ranks(library):
+    """Moments and sums of each rank by kernels, and what the CPU's collectives make of them."""
+    options = ("-q", "-n0", "-p", "no:cacheprovider", "-k", "ranks_compute")
+    assert "passed" in run_python(library, "-m", "pytest", *options, RANKS)
 
 
 def run_script(library, body):

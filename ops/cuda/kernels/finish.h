@@ -8,13 +8,17 @@ namespace bngrad::cuda {
 // Arrays of a value a channel; null: not an input of the op, or not wanted.
 struct FinishArguments {
   int64_t channels, reduced;
-  int32_t splits;  // of `partial`; 0: nothing was summed, the op has frozen statistics
+  int32_t splits;  // of `partial`; 0: nothing was summed
   const double *partial, *pivot;
   void* factors;  // [factors, channels], in the arithmetic type
   double epsilon, momentum;
   int32_t unbiased_running_var;
   Values scale, bias, mean, inv_std, running_mean, running_var, ddscale, ddbias;
   Values new_running_mean, new_running_var, saved_mean, saved_inv_std, dscale, dbias;
+  // Of a batch that is divided among ranks, as in core/synchronized.hpp and core/grad.hpp.
+  double* of_rank;  // moments, [3, channels], or sums, [2, channels]
+  int64_t ranks;
+  const double *gathered_sums, *batch_count;
 };
 
 // A number as one that the arithmetic type holds, and the rest.
@@ -68,6 +72,10 @@ struct FinishGrad {
     const double inv_std = Get(a.inv_std, c), dscale = a.reduced > 0 ? sums[1] * inv_std : 0;
     Set(a.dbias, c, sums[0]);
     Set(a.dscale, c, dscale);
+    if (a.of_rank != nullptr) {
+      a.of_rank[c] = sums[0];
+      a.of_rank[a.channels + c] = a.reduced > 0 ? sums[1] : 0;
+    }
     if (a.factors == nullptr) return;
     const double gain = Get(a.scale, c) * inv_std;
     if (!kTraining) return to.Set(0, gain);
@@ -115,6 +123,50 @@ struct FinishGradGrad {
     to.Set(6, of_ddx);
     to.Set(7, of_d);
     to.Set(8, slope * k2.low - of_ddx * k1.low);
+  }
+};
+
+struct FinishMoments {
+  static constexpr int kSums = 2;
+  template <class A>
+  BNGRAD_DEVICE_STATIC void Finish(const FinishArguments& a, int64_t c, const double* sums,
+                                   const Factors<A>&) {
+    const double m = static_cast<double>(a.reduced), shift = sums[0] / m,
+                 squares = sums[1] - m * shift * shift;
+    a.of_rank[c] = m;
+    a.of_rank[a.channels + c] = m > 0 ? a.pivot[c] + shift : 0;
+    a.of_rank[2 * a.channels + c] = m > 0 ? (squares < 0 ? 0 : squares) : 0;
+  }
+};
+
+struct FinishApply {
+  static constexpr int kSums = 1;  // none
+  template <class A>
+  BNGRAD_DEVICE_STATIC void Finish(const FinishArguments& a, int64_t c, const double*, const Factors<A>& to) {
+    const Split<A> center(Get(a.mean, c));
+    to.Set(0, center.high);
+    to.Set(1, center.low);
+    to.Set(2, Get(a.scale, c) * Get(a.inv_std, c));
+    to.Set(3, Get(a.bias, c));
+  }
+};
+
+struct FinishGradApply {
+  static constexpr int kSums = 1;  // none
+  template <class A>
+  BNGRAD_DEVICE_STATIC void Finish(const FinishArguments& a, int64_t c, const double*, const Factors<A>& to) {
+    double dbias = 0, dyd = 0;
+    for (int64_t rank = 0; rank < a.ranks; ++rank) {
+      dbias += a.gathered_sums[2 * rank * a.channels + c];
+      dyd += a.gathered_sums[(2 * rank + 1) * a.channels + c];
+    }
+    const double m = *a.batch_count, inv_std = Get(a.inv_std, c), slope = inv_std * (dyd * inv_std) / m;
+    const Split<A> mean(Get(a.mean, c)), mean_dy(dbias / m);
+    to.Set(0, mean.high);
+    to.Set(1, Get(a.scale, c) * inv_std);
+    to.Set(2, mean_dy.high);
+    to.Set(3, mean_dy.low - slope * mean.low);
+    to.Set(4, slope);
   }
 };
 
