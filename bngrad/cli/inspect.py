@@ -182,5 +182,5 @@ def _print(inspection: Inspection, where: str) -> None:
     if inspection.on_cpu is not None:
         print_text_line(console, f"nodes left to the CPU: {len(inspection.on_cpu)}")
         if inspection.on_cpu:
-            rows = [(node.name or "-", node.op) for node in inspection.on_cpu]
-            print_table(console, [Column("node", name=True), Column("op")], rows, style=HEAVY_HEAD)
+            names = [(node.name or "-", node.op) for node in inspection.on_cpu]
+            print_table(console, [Column("node", name=True), Column("op")], names, style=HEAVY_HEAD)
