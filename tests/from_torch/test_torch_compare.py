@@ -225,7 +225,7 @@ class Masked(nn.Module):
 
 
 class LargeLogits(nn.Module):
-    """Logarithms of sigmoids of -100 to 100."""
+    """Logarithms of sigmoids and of sums of exponentials of -100 to 100."""
 
     def __init__(self):
         super().__init__()
@@ -236,7 +236,9 @@ class LargeLogits(nn.Module):
         t, w = torch.sigmoid(x[:, :3]), torch.tensor([1.0, 5, 2])
         functions = functional.binary_cross_entropy_with_logits, functional.multilabel_soft_margin_loss
         y = functional.logsigmoid(z) + functions[0](z, t, weight=w, pos_weight=w, reduction="none")
-        return y + functions[0](z, t) + functions[0](z, t, reduction="sum") + functions[1](z, t, weight=w)
+        y = y + functions[0](z, t) + functions[0](z, t, reduction="sum") + functions[1](z, t, weight=w)
+        y = y + torch.log(torch.sigmoid(z) + 1e-12) + torch.logaddexp(z, x[:, :1]) + torch.logaddexp2(z, z * 2)
+        return y + functional.binary_cross_entropy(torch.sigmoid(z.clamp(-27, 9)), t)
 
 
 class Bags(nn.Module):

@@ -16,12 +16,18 @@ B = [-301.0, 100, -95, -25, 0, 9, 2, -50, 96, 200, 1.5, 1e30, -INF, 7, -INF, INF
 FORMS = {
     "sigmoid": "p = Sigmoid (a) z = Log (p)",
     "copied-sigmoid": "p = Sigmoid (a) q = Identity (p) z = Log (q)",
+    "complement": """o = Constant <value_float = 1.0> () i = CastLike (o, a) p = Sigmoid (a) q = Sub (i, p)
+        z = Log (q)""",
     "exponentials": "u = Exp (a) v = Exp (b) s = Add (u, v) z = Log (s)",
     "powers": """t = Constant <value_float = 2.0> () c = CastLike (t, a) u = Pow (c, a) v = Pow (c, b)
         s = Add (u, v) m = Log (s) d = Log (c) z = Div (m, d)""",
 }
+OF_TWO = ("exponentials", "powers")
+SIGN = {"complement": 1}
 OTHERS = {
     "softmax": "p = Softmax (a) z = Log (p)",
+    "other-complement": """o = Constant <value_float = 2.0> () i = CastLike (o, a) p = Sigmoid (a) q = Sub (i, p)
+        z = Log (q)""",
     "difference": "u = Exp (a) v = Exp (b) s = Sub (u, v) z = Log (s)",
     "one-exponential": "u = Exp (a) s = Add (u, b) z = Log (s)",
     "computed-base": "c = Abs (a) u = Pow (c, a) v = Pow (c, b) s = Add (u, v) z = Log (s)",
@@ -36,8 +42,8 @@ def log_model(form, dtype="float", opset=18):
 
 
 def exact(name, a, b):
-    if "sigmoid" in name:
-        return -np.logaddexp(0, -a)
+    if name not in OF_TWO:
+        return -np.logaddexp(0, SIGN.get(name, -1) * a)
     return (np.logaddexp2 if name == "powers" else np.logaddexp)(a, b)
 
 
@@ -91,8 +97,8 @@ def test_gradients(name, dtype, framework):
     a, b = np.array(A[:9], dtype), np.array(B[:9], dtype)
     results = run(bngrad.differentiate(forward, wrt=["a", "b"]), {"a": a, "b": b})
     x, y = a.astype(np.float64), b.astype(np.float64)
-    slope = {"powers": np.log(2)}.get(name, 1.0) * (-x if "sigmoid" in name else x - y)
-    share = np.exp(-np.logaddexp(0, -slope))
+    slope = {"powers": np.log(2)}.get(name, 1.0) * (x - y) if name in OF_TWO else SIGN.get(name, -1) * x
+    share = np.exp(-np.logaddexp(0, -slope)) * -SIGN.get(name, -1)
     np.testing.assert_allclose(results["a_grad"], share, rtol=3e-6, atol=1e-30)
-    rest = 0 if "sigmoid" in name else np.exp(-np.logaddexp(0, slope))
+    rest = np.exp(-np.logaddexp(0, slope)) if name in OF_TWO else 0
     np.testing.assert_allclose(results["b_grad"], 2 * y + rest, rtol=3e-6)

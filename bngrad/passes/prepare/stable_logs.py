@@ -3,6 +3,7 @@
 They are infinite or NaN, or have such gradients, where a term over- or underflows: below -18 and at -88 and 88. ::
 
     Log(Sigmoid(x))           =>  -Softplus(-x)
+    Log(1 - Sigmoid(x))       =>  -Softplus(x)
     Log(Add(Exp(a), Exp(b)))  =>  u + Softplus(v - u), where u >= v are a and b
 
 Powers of a constant, as of logaddexp2, count as exponentials. The new nodes have no tie: at a = b the gradient is
@@ -62,10 +63,12 @@ class StableLogsPass(ir.passes.InPlacePass):
 
 def _operands(node: ir.Node) -> list[ir.Node]:
     """Returns the Sigmoid, or both exponentials, of which a node is the logarithm; empty for another node."""
-    value = node.inputs[0] if (node.domain, node.op_type) == ("", "Log") else None
-    maker = _maker(value)
-    if maker is None or maker.op_type == "Sigmoid":
-        return [] if maker is None else [maker]
+    maker = _maker(node.inputs[0]) if (node.domain, node.op_type) == ("", "Log") else None
+    if maker is None:
+        return []
+    p = _complement(maker) or maker
+    if p.op_type == "Sigmoid":
+        return [p]
     terms = [_maker(term) for term in maker.inputs] if maker.op_type == "Add" else []
     return [term for term in terms if term is not None] if terms and all(map(_is_exponential, terms)) else []
 
@@ -76,15 +79,25 @@ def _maker(value: ir.Value | None) -> ir.Node | None:
     return node if node is not None and node.domain == "" else None
 
 
+def _complement(node: ir.Node) -> ir.Node | None:
+    """Returns the node that computes p, if a node computes 1 - p."""
+    return _maker(node.inputs[1]) if node.op_type == "Sub" and _number(node.inputs[0]) == 1 else None
+
+
 def _is_exponential(node: ir.Node | None) -> bool:
     return node is not None and (node.op_type == "Exp" or (node.op_type == "Pow" and _base(node) is not None))
 
 
 def _base(power: ir.Node) -> float | None:
     """Returns the base of a power if it is one positive constant."""
-    base = None if power.inputs[0] is None else constant_value(origin(power.inputs[0], SAME_ORDER))
-    number = float(base.numpy().item()) if base is not None and base.size == 1 else 0.0
-    return number if 0 < number < math.inf else None
+    base = _number(power.inputs[0])
+    return base if base is not None and 0 < base < math.inf else None
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """Returns the number of a constant of one element."""
+    tensor = None if value is None else constant_value(origin(value, SAME_ORDER))
+    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
 
 
 def _compute(node: ir.Node, operands: list[ir.Node], names: Names) -> None:
@@ -93,8 +106,10 @@ def _compute(node: ir.Node, operands: list[ir.Node], names: Names) -> None:
     if len(operands) == 1:
         (x,) = operands[0].inputs
         assert x is not None, "a Sigmoid has an input"  # noqa: S101
+        maker = _maker(value)
         node.op_type = "Neg"
-        node.replace_input_with(0, softplus(make, make.op("Neg", x), dtype))
+        is_complement = maker is not None and maker.op_type == "Sub"
+        node.replace_input_with(0, softplus(make, x if is_complement else make.op("Neg", x), dtype))
     else:
         a, b = (_exponent(make, term, dtype) for term in operands)
         larger, difference = _ordered(make, a, b, dtype)
