@@ -38,6 +38,9 @@ OPSET = 18
 """The opset that the exporter's own translations are written for."""
 
 _NO_FUNCTION = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'")
+_TRANSLATED = re.compile(r"Error when translating node .*target=torch\.ops\.([\w.]+)\]")
+_SYMBOLIC = "SymbolicTensor"
+"""The exporter's type of a symbolic size, where it expects a number of Python."""
 _REASON = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Warning)\b:?\s*(.*)$")
 
 
@@ -130,7 +133,14 @@ def write_onnx(
                 missing.append(refused)
                 copies = _copy_of_first(len(overload._schema.returns))
                 return write_onnx(program, {**table, overload: copies}, missing)
-            raise ModelError(f"torch.onnx.export cannot write the module: {first_line(error)}") from error
+            reason = first_line(error)
+            match = _TRANSLATED.search("\n".join(map(str, _causes(error))))
+            if match and _SYMBOLIC in reason:
+                raise UnsupportedNodeError(
+                    f"PyTorch's exporter cannot write {match[1]} with a symbolic size as an argument; fix the "
+                    "size (dynamic_batch=False for that of the batch), or compute with ops of tensors"
+                ) from error
+            raise ModelError(f"torch.onnx.export cannot write the module: {reason}") from error
         assert exported is not None, "it was not asked to write a file"  # noqa: S101
         model: ir.Model = exported.model
         return model

@@ -17,7 +17,7 @@ from bngrad.torch.example import read_example
 from bngrad.torch.export import Exported, export_training
 from bngrad.torch.forward import LOSS, NEW, Forward
 from bngrad.torch.module_checks import module_errors, require_module, require_no_hidden_statistics
-from bngrad.torch.watch import Watch
+from bngrad.torch.watch import Watch, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -73,8 +73,13 @@ def read_source(
             arguments.forward, arguments.example, arguments.trained, dynamic, sync=sync, missing=blockers
         )
     except ModelError as error:
-        if isinstance(error, UnsupportedNodeError) or not arguments.in_python:
+        if isinstance(error, UnsupportedNodeError):
             raise
+        if not arguments.in_python:
+            place = None if error.__cause__ is None else place_of(error.__cause__)
+            if place is None:
+                raise
+            raise ModelError(f"{error}; it stops at {place}") from error
         raise ModelError(
             f"{error}; the forward pass uses {listed(arguments.in_python)}: use ops of PyTorch instead, such as "
             "torch.where for a branch and detach() for data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from bisect import bisect_left
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ADVICE = "bngrad derives gradients only from the forward pass, so this one would be lost"
 
 _TORCH, _BNGRAD = (str(Path(file).parent) for file in (torch.__file__, __file__))
+_PYTHON = Path(traceback.__file__).parent
 
 _HOOKS = {
     "Tensor.register_hook": f"calls Tensor.register_hook in its forward; {ADVICE}: remove it",
@@ -182,6 +184,14 @@ def _name(func: Callable[..., Any]) -> str:
         return f"Tensor.{func.__name__}"
     name = getattr(func, "__qualname__", "")
     return name if name.startswith("Tensor.") else f"{getattr(func, '__module__', '')}.{name}"
+
+
+def place_of(error: BaseException) -> str | None:
+    """The last line of the user's code that an error passed, with its place; None if it passed none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((_TORCH, _BNGRAD)) and Path(frame.filename).parent != _PYTHON:
+            return f"{Path(frame.filename).name}:{frame.lineno}, {(frame.line or '')[:100]!r}"
+    return None
 
 
 def _place(*, by_user: bool = False) -> str | None:

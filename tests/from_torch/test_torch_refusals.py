@@ -38,7 +38,12 @@ straight.register_fake(torch.empty_like)
 straight.register_autograd(lambda _ctx, gradient: gradient)
 
 
-FUNCTIONS = {"function": Straight.apply, "library": straight}
+FUNCTIONS = {
+    "function": Straight.apply,
+    "library": straight,
+    "data-dependent-function": lambda y: nn.functional.gaussian_nll_loss(y, y * 0, y.exp(), reduction="none"),
+    "number-of-a-size": lambda y: y * (torch.arange(3) % y.shape[0]),
+}
 
 
 class Custom(nn.Module):
@@ -208,6 +213,20 @@ REFUSALS = {
         "parameter 'fc.weight' has a grad",
     ),
     "data-dependent": (lambda: Custom("data-dependent"), LOSS, (X, T), ModelError, "torch.export cannot trace"),
+    "data-dependent-function": (
+        lambda: Custom("data-dependent-function"),
+        LOSS,
+        (X, T),
+        ModelError,
+        r"torch.export cannot trace.*; it stops at test_torch_refusals.py:\d+, '.*gaussian_nll_loss",
+    ),
+    "number-of-a-size": (
+        lambda: Custom("number-of-a-size"),
+        LOSS,
+        (X, T),
+        UnsupportedNodeError,
+        r"cannot write aten.remainder.Scalar with a symbolic size.*dynamic_batch=False",
+    ),
     "in-place": (lambda: Custom("written-in-place"), LOSS, (X, T), UnsupportedNodeError, "written in place"),
     "unknown-op": (lambda: Custom("unknown-op"), LOSS, (X, T), UnsupportedNodeError, "linalg_eig"),
     "no-rule": (lambda: Custom("no-rule"), LOSS, (X, T), UnsupportedNodeError, "Det"),
