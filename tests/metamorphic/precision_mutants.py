@@ -6,9 +6,10 @@ from metamorphic.mutants import of
 
 _OF_NODES = "tests/passes/precision/test_mixed_precision_pass.py"
 _OF_STEP = "tests/training/test_mixed_precision.py"
+_OF_SCALE = "tests/training/test_loss_scaling.py"
 _NODES = (f"{_OF_NODES}::test_the_nodes_in_16_bits",)
 _EXACT = (f"{_OF_STEP}::test_in_float64_it_is_the_step_of_the_model",)
-_OVERFLOW = (f"{_OF_STEP}::test_a_call_with_an_overflow_changes_only_the_scale",)
+_OVERFLOW = (f"{_OF_SCALE}::test_a_call_with_an_overflow_changes_only_the_scale",)
 
 PRECISION_MUTANTS = [
     *of(
@@ -43,7 +44,7 @@ PRECISION_MUTANTS = [
             'make.op("Less", total',
             'make.op("LessOrEqual", total',
             "infinite gradients are applied",
-            (f"{_OF_STEP}::test_gradients_that_no_scale_makes_finite",),
+            (f"{_OF_SCALE}::test_gradients_that_no_scale_makes_finite",),
         ),
         ("make.constant(0.5, _FLOAT)", "make.constant(0.25, _FLOAT)", "the scale falls too fast", _OVERFLOW),
         ("zero, counted), zero)", "zero, counted), counted)", "a skipped call counts as good", _OVERFLOW),
@@ -51,7 +52,7 @@ PRECISION_MUTANTS = [
             "make.constant(LARGEST, _FLOAT))",
             "make.constant(np.inf, _FLOAT))",
             "the scale grows without end",
-            (f"{_OF_STEP}::test_the_largest_scale_stays",),
+            (f"{_OF_SCALE}::test_the_largest_scale_stays",),
         ),
     ),
     *of(
@@ -75,7 +76,7 @@ PRECISION_MUTANTS = [
             "info.accumulate + micro_step + skipped",
             "info.accumulate + micro_step",
             "skipped calls are not counted",
-            (f"{_OF_STEP}::test_a_resumed_run_counts_skipped_calls",),
+            (f"{_OF_SCALE}::test_a_resumed_run_counts_skipped_calls",),
         ),
     ),
 ]
