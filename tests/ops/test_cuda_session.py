@@ -20,7 +20,8 @@ pytestmark = only_linux
 
 OPS = Path(__file__).with_name("test_ort_op.py")
 RANKS = Path(__file__).with_name("test_ort_synchronized.py")
-SAMPLE = "(test_layouts and float or test_types or left_out or empty or no_channels or known or adam or synchronized) and not double"
+NAMES = "test_layouts and float or test_types or left_out or empty or no_channels or known or adam or synchronized"
+SAMPLE = f"({NAMES}) and not double"
 
 
 @pytest.fixture
