@@ -66,10 +66,10 @@ def _plain(loaded: Any) -> Array:  # noqa: ANN401 - whatever NumPy finds in a fi
 
 @contextlib.contextmanager
 def _refusing(path: str | os.PathLike[str], what: str, maker: str) -> Iterator[None]:
-    """Turns what NumPy raises into errors of one line; its warnings, of headers by Python 2, say nothing."""
+    """Turns what NumPy raises into errors of one line; its warnings, of old headers, say nothing."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore")
             yield
     except (InputError, MemoryError):
         raise

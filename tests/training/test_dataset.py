@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bngrad.errors import InputError
+from bngrad.io.arrays import load_array, load_arrays
 from bngrad.training import dataset
 from bngrad.training.dataset import Dataset, load_data, permutation
 from bngrad.training.step_info import DataInput
@@ -217,16 +218,22 @@ def test_a_single_array_stays_on_disk():
     assert isinstance(load_data(["folder"], INPUTS)["x"], np.memmap)
 
 
+OLD_HEADERS = {"long": (b"(7, 2)", b"(7L,2)"), "alias": (b"'<f4'", b"'|a4'")}
+"""Parts of headers, and what NumPy warns of in their place: integers of Python 2, and an old name of strings."""
+
+
 @pytest.mark.parametrize("suffix", ["npy", "npz"])
+@pytest.mark.parametrize("case", OLD_HEADERS)
 @pytest.mark.usefixtures("files")
-def test_a_header_of_python_2(suffix):
-    """NumPy warns of it; a command prints its own lines alone."""
-    content = Path("x.npy").read_bytes().replace(b"(7, 2)", b"(7L,2)")
+def test_old_headers(case, suffix):
+    """A command prints its own lines alone."""
+    content = Path("x.npy").read_bytes().replace(*OLD_HEADERS[case])
     Path("x.npy").write_bytes(content)
     with zipfile.ZipFile("x.npz", "w") as archive:
         archive.writestr("x.npy", content)
-    sources = ["x=x.npy" if suffix == "npy" else "x.npz", "y=y.npy"]
-    np.testing.assert_array_equal(load_data(sources, INPUTS)["x"], arrays()["x"])
+    x = load_array("x.npy") if suffix == "npy" else load_arrays("x.npz")["x"]
+    expected = arrays()["x"]
+    np.testing.assert_array_equal(x, expected if case == "long" else expected.view("S4"))
 
 
 REFUSED_SOURCES = {
