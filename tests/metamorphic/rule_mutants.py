@@ -176,7 +176,7 @@ RULES = (
             "the derivative of exp",
         ),
         ("_over(back, back.dY, back.x(0))", "_over(back, back.dY, back.y())", "the derivative of log"),
-        ('back.op("Sign", back.x(0))', 'back.op("Sign", back.dY)', "abs uses the sign of dY"),
+        ('back.times(dY, back.op("Sign", x))', 'back.times(dY, back.op("Sign", dY))', "abs uses the sign of dY"),
         ("2 / math.sqrt(math.pi)", "1 / math.sqrt(math.pi)", "half the derivative of erf", _RULES),
     )
     + of(
