@@ -112,14 +112,69 @@ def other_statistic(rngs):
     return nnx.SpectralNorm(nnx.Linear(8, 8, rngs=rngs), rngs=rngs)
 
 
+def writing(rngs, change, layer=None, around=None):
+    """A model whose call changes one of its variables."""
+    import jax.numpy as jnp
+    from flax import nnx
+
+    class Net(nnx.Module):
+        def __init__(self):
+            self.layer = layer(rngs) if layer else nnx.Linear(1, 10, rngs=rngs)
+            self.calls = nnx.Variable(jnp.ones(()))
+            self.dropout = nnx.identity if around else nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            change(self)
+            return self.dropout(self.layer(x)) / self.calls[...]
+
+    class Around(nnx.Module):
+        def __init__(self):
+            self.net = Net()
+
+        def __call__(self, x):
+            return getattr(nnx, around)(lambda net, x: net(x))(self.net, x)
+
+    return Around() if around else Net()
+
+
+def count(net):
+    net.calls[...] += 1
+
+
+def limit(net):
+    net.layer.kernel[...] = net.layer.kernel[...].clip(-1, 1)
+
+
+def weight_norm(rngs):
+    from flax import nnx
+
+    return nnx.WeightNorm(nnx.Linear(1, 10, rngs=rngs), rngs=rngs)
+
+
+@pytest.mark.parametrize("around", [None, "jit", "remat"])
+def test_variables_that_stay(around):
+    """nnx.jit and nnx.remat write all variables, most of them with the values that they had."""
+    jax = networks()
+    from flax import nnx
+
+    model = jax.model_of(writing(nnx.Rngs(0), lambda _: None, around=around))
+    assert {value.name.rpartition(".")[2] for value in model.graph.initializer} == {"bias", "kernel"}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda rngs: batch_norm(rngs, axis=1), "norm: BatchNorm has axis=1 and axis_name=None; expected -1"),
         (lambda rngs: batch_norm(rngs, axis_name="batch"), "norm: BatchNorm has axis=-1 and axis_name=batch"),
         (other_statistic, "is a BatchStat, but not of a BatchNorm"),
+        (
+            lambda rngs: writing(rngs, lambda _: None, weight_norm),
+            "layer.layer_instance.kernel: the call writes this variable",
+        ),
+        (lambda rngs: writing(rngs, count), "calls: the call writes this variable, .* without storing it"),
+        (lambda rngs: writing(rngs, limit, around="jit"), "net.layer.kernel: the call writes this variable"),
     ],
-    ids=["axis", "several-devices", "spectral-norm"],
+    ids=["axis", "several-devices", "spectral-norm", "weight-norm", "counter", "written-in-jit"],
 )
 def test_refuses(make, message):
     jax = networks()

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.extend import core
 from known_gradients import to_onnx
 from onnx import helper, numpy_helper
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     import onnx
     from numpy.typing import NDArray
+
+_CALLS = {"jit", "closed_call", "checkpoint", "remat2"}
+"""Primitives that call a function, as nnx.jit and nnx.remat do, which write all variables."""
 
 
 def variables(model: nnx.Module) -> dict[str, nnx.Variable[Any]]:
@@ -45,7 +49,7 @@ def export(
         inputs: The shape and type of each input, in the order of the arguments.
 
     Raises:
-        ValueError: jax2onnx would silently export another batch norm or another gradient, or a statistic would not
+        ValueError: jax2onnx would silently export another batch norm or another gradient, or a variable would not
             be updated.
     """
     modules = dict(nnx.iter_graph(model))
@@ -53,11 +57,16 @@ def export(
     values = {name: np.asarray(variable[...]) for name, variable in variables(model).items()}
     _require_supported(batch_norms, [n for n, v in variables(model).items() if isinstance(v, nnx.BatchStat)])
 
-    def function(*arrays: jax.Array) -> Any:  # noqa: ANN401 - what the model returns
+    def run(*arrays: jax.Array) -> tuple[Any, nnx.Module]:
         copy = nnx.clone(model)
         for variable, array in zip(variables(copy).values(), arrays[len(inputs) :], strict=True):
             variable.set_value(array)
-        return (call or type(copy).__call__)(copy, *arrays[: len(inputs)])
+        return (call or type(copy).__call__)(copy, *arrays[: len(inputs)]), copy
+
+    def function(*arrays: jax.Array) -> Any:  # noqa: ANN401 - what the model returns
+        new = jax.make_jaxpr(lambda *values: [leaf for _, leaf in _unwritten(run(*values)[1])])(*arrays)
+        _require_unwritten(model, new, dict(zip(values, new.jaxpr.invars[len(inputs) :], strict=True)))
+        return run(*arrays)[0]
 
     shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values.values()]
     result = to_onnx(
@@ -103,6 +112,50 @@ def _require_supported(batch_norms: Mapping[str, nnx.BatchNorm], statistics: Seq
     for name in statistics:
         if name.rpartition(".")[0] not in batch_norms:
             raise ValueError(f"{name} is a BatchStat, but not of a BatchNorm; training would not update it")
+
+
+def _unwritten(model: nnx.Module) -> list[tuple[str, Any]]:
+    """Returns the paths and values of the variables that a call must not write."""
+    others = nnx.BatchStat | nnx.RngState | nnx.Intermediate
+    kept = [
+        (path, v) for path, v in nnx.iter_graph(model) if isinstance(v, nnx.Variable) and not isinstance(v, others)
+    ]
+    return [(_name(path), leaf) for path, v in kept for leaf in jax.tree.leaves(v.get_value())]
+
+
+def _require_unwritten(model: nnx.Module, new: core.ClosedJaxpr, inputs: Mapping[str, core.Var]) -> None:
+    """Refuses a model whose call writes a variable.
+
+    Args:
+        model: The model.
+        new: The function that computes the variables after the call.
+        inputs: Its inputs, by the variables that are some.
+    """
+    for (name, old), atom in zip(_unwritten(model), new.jaxpr.outvars, strict=True):
+        origin = _origin(new, atom)
+        kept = origin is inputs[name] if name in inputs else np.array_equal(origin, old)
+        if not kept:
+            raise ValueError(
+                f"{name}: the call writes this variable, which a training step would not do; compute the value "
+                "without storing it (nnx.WeightNorm stores its kernels)"
+            )
+
+
+def _origin(function: core.ClosedJaxpr, atom: Any) -> Any:  # noqa: ANN401
+    """Returns the input or the constant that a value of a function is; None if the function computes it."""
+    if isinstance(atom, core.Literal):
+        return atom.val
+    constants = dict(zip(function.jaxpr.constvars, function.consts, strict=True))
+    equation = next((equation for equation in function.jaxpr.eqns if atom in equation.outvars), None)
+    if equation is None:
+        return constants.get(atom, atom)
+    if equation.primitive.name not in _CALLS:
+        return None
+    body = equation.params["jaxpr"]
+    body = body if isinstance(body, core.ClosedJaxpr) else core.ClosedJaxpr(body, ())
+    origin = _origin(body, body.jaxpr.outvars[equation.outvars.index(atom)])
+    arguments = dict(zip(body.jaxpr.invars, equation.invars, strict=True))
+    return _origin(function, arguments[origin]) if isinstance(origin, core.Var) else origin
 
 
 def _set_mode(node: onnx.NodeProto, batch_norms: Mapping[str, nnx.BatchNorm], calls: Counter[str]) -> None:
