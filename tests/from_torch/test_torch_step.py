@@ -128,6 +128,33 @@ def test_the_inference_model_equals_the_module():
     np.testing.assert_allclose(evaluated["loss"], loss.numpy(), rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_padded_positions_of_a_transformer_encoder():
+    """PyTorch returns 0 there in evaluation mode without gradients, unless nested tensors are off."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    modules = [nn.TransformerEncoder(layer, 1, enable_nested_tensor=nested) for nested in (True, False)]
+    x, mask = torch.randn(3, 5, 8), torch.arange(5).repeat(3, 1) > torch.tensor([[2], [3], [3]])
+
+    class Net(nn.Module):
+        def __init__(self, encoder):
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, x, mask):
+            return self.encoder(x, src_key_padding_mask=mask)
+
+    nets = [Net(module) for module in modules]
+    nets[1].load_state_dict(nets[0].state_dict())
+    step = bngrad.torch.training_step(nets[0], lambda y, t: (y - t).square().mean(), ((x, mask), x * 0))
+    feeds = dict(zip(step.info.data, (x, mask, x * 0), strict=True))
+    output = bngrad.Trainer(step, learning_rate=0.1).evaluate(**feeds)["output"]
+    with torch.no_grad():
+        zeros, computed = (net.eval()(x, mask).numpy() for net in nets)
+    np.testing.assert_allclose(output, computed, rtol=1e-4, atol=1e-5)
+    assert not zeros[0, 4].any()
+    np.testing.assert_allclose(zeros[0, :3], computed[0, :3], rtol=1e-4, atol=1e-5)
+
+
 def test_the_module_and_the_random_state_stay():
     module = net()
     module.drop.p = 0.5
