@@ -109,7 +109,7 @@ TAKEN_OVER = {
     "update-before-the-start": lambda h: jax.lax.dynamic_update_slice(h, h[:2] * 2, (-9, 0)),
     "slice-beyond-the-end": lambda h: jax.lax.dynamic_slice(h, (5, 0), (4, 2)) ** 2,
     "slice-before-the-start": lambda h: jax.lax.dynamic_slice(h, (jnp.sum(h > -9) - 99, 0), (4, 2)) ** 2,
-    "slice-in-jit": lambda h: jax.jit(lambda v: jax.lax.dynamic_slice_in_dim(v, jnp.sum(v > -9), 4) ** 2)(h),
+    "slice-in-jit": jax.jit(lambda v: jax.lax.dynamic_slice_in_dim(v, jnp.sum(v > -9), 4) ** 2),
     "row-beyond-the-end": lambda h: jax.lax.dynamic_index_in_dim(h, jnp.sum(h > -9)) ** 2,
     "one-hot": lambda h: h * jax.nn.one_hot(jnp.int32([0, 2, -1, 3, -9, 1]), 3),
     "cumulative-maximum": lambda h: jnp.max(
