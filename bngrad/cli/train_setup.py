@@ -165,6 +165,8 @@ def _complete(
         except (click.BadParameter, AttributeError, OverflowError, TypeError, ValueError) as error:
             raise InputError(f"{options['resume']} records a wrong {option_name(name)}: {error}") from None
         if not _given(context, name):
+            if value is None and options[name] is not None:  # its default
+                raise InputError(f"{options['resume']} records no value of {option_name(name)}; expected one")
             options[name] = value
         elif within_epoch and name in _DATA and options[name] != value:
             raise InputError(

@@ -492,6 +492,21 @@ def test_options_that_a_checkpoint_has_wrong(command):
         assert err.startswith(f"bngrad: error: {message}")
 
 
+def test_options_that_a_checkpoint_has_as_null(command):
+    assert command(*TRAIN, "--epochs", "1", "--checkpoint", "c")[0] == 0
+    trainer = bngrad.Trainer("step.onnx", learning_rate=0)
+    notes = trainer.load("c")
+    refused = set()
+    for name in notes["options"]:
+        trainer.save("c", **notes | {"options": notes["options"] | {name: None}})
+        code, _, err = command("train", "step.onnx", "--data", "train.npz", "--resume", "c", "--resume-anyway")
+        assert code == 0 or (code, err.count("\n")) == (2, 1)
+        assert "internal error" not in err
+        if "records no value of" in err:
+            refused.add(name)
+    assert refused >= {"seed", "epochs", "schedule"}
+
+
 def test_a_model_that_cannot_be_finalized_is_not_trained(command):
     model = network()
     del model.graph.output[1]
