@@ -17,9 +17,10 @@ PAGES_ELSEWHERE = {
     "docs/guides/tensorflow.md": "against_keras/test_tensorflow_guide.py",
     "docs/guides/jax.md": "examples/test_jax.py",
     "docs/guides/distributed.md": "distributed/test_distributed_guide.py",
+    "docs/guides/gpu.md": "gpu/check_training.py",
     "docs/reference/commands.md": "cli/test_help.py",
 }
-"""Pages that need other packages or processes, or that are made of help texts, and the tests that run them."""
+"""Pages that need other packages, processes or a GPU, or that are made of help texts, and what runs them."""
 
 COMMANDS_ELSEWHERE = {
     "pip install": "test_packaging.py",

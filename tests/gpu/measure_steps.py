@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from networks import batch, network
 from results import median_ms, report
+from torch_networks import batch, network
 
 RATE, MOMENTUM = 0.01, 0.9
 MIXED = {"float16": "mixed", "bfloat16": "mixed-bfloat16"}

@@ -12,6 +12,8 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).with_name("run_gpu.py")
 sys.path.insert(0, str(PROGRAM.parent))
 
