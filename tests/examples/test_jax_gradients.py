@@ -50,6 +50,11 @@ def bends_at(h):
     return h - stop(h) + jnp.float32([0, 6, 0]) + jnp.float32([0, 0, 1]) * stop(h)
 
 
+def jitted_slice(h):
+    """Builds the jitted function anew: jax2onnx replaces functions of JAX while it traces."""
+    return jax.jit(lambda v: jax.lax.dynamic_slice_in_dim(v, jnp.sum(v > -9), 4) ** 2)(h)
+
+
 def prelu(h):
     nnx = pytest.importorskip("flax.nnx", reason="needs flax")
     return nnx.PReLU()(bends_at(h))
@@ -109,7 +114,7 @@ TAKEN_OVER = {
     "update-before-the-start": lambda h: jax.lax.dynamic_update_slice(h, h[:2] * 2, (-9, 0)),
     "slice-beyond-the-end": lambda h: jax.lax.dynamic_slice(h, (5, 0), (4, 2)) ** 2,
     "slice-before-the-start": lambda h: jax.lax.dynamic_slice(h, (jnp.sum(h > -9) - 99, 0), (4, 2)) ** 2,
-    "slice-in-jit": jax.jit(lambda v: jax.lax.dynamic_slice_in_dim(v, jnp.sum(v > -9), 4) ** 2),
+    "slice-in-jit": jitted_slice,
     "row-beyond-the-end": lambda h: jax.lax.dynamic_index_in_dim(h, jnp.sum(h > -9)) ** 2,
     "one-hot": lambda h: h * jax.nn.one_hot(jnp.int32([0, 2, -1, 3, -9, 1]), 3),
     "cumulative-maximum": lambda h: jnp.max(
