@@ -314,6 +314,8 @@ def _require_consistent(info: StepInfo) -> None:
         raise ValueError("its optimizer has no name")  # noqa: TRY004 - one kind of fault
     if info.accumulate < 1:
         raise ValueError(f"accumulate is {info.accumulate!r}")
+    if info.loss_scale is not None and info.loss_scale not in info.outputs:
+        raise ValueError(f"the output {info.loss_scale!r} of its loss scale is none of its outputs")
     for name, entry in info.state.items():
         if getattr(entry, place) is None:
             raise ValueError(f"{name!r} has no {place}")

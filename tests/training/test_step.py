@@ -412,6 +412,7 @@ METADATA = [
 CHANGES = [
     ({"accumulate": 0}, "accumulate is 0"),
     ({"layout": "flat"}, "its layout is 'flat'"),
+    ({"loss_scale": "scale"}, "the output 'scale' of its loss scale is none of its outputs"),
     ({"model": "0"}, "its fingerprint is not that of its state"),
     ({"optimizer": {}}, "its optimizer has no name"),
     ({"optimizer": "sgd"}, "it.optimizer is 'sgd'; expected an object"),
