@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
-from bngrad.graph.node_reader import dtype_of
+from bngrad.training.gradient_sums import sum_of, widest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import onnx_ir as ir
 
     from bngrad.graph.node_makers import NodesAtEnd
 
@@ -30,19 +30,8 @@ def clip_factor(
     Returns:
         The factor and the norm: scalars, double if any gradient is, else float.
     """
-    dtype = (
-        ir.DataType.DOUBLE
-        if any(dtype_of(gradient) == ir.DataType.DOUBLE for gradient in gradients)
-        else ir.DataType.FLOAT
-    )
-    squares, flat = [], make.int64([-1])
-    for gradient in gradients:
-        # As a vector: ONNX Runtime may move a Transpose after the sum, and add up in another order.
-        square = make.op("ReduceSumSquare", make.op("Reshape", gradient, flat), keepdims=0)
-        square.type, square.shape = gradient.type, ir.Shape([])
-        squares.append(make.cast(square, dtype))
-    total = make.typed("Sum", *squares) if len(squares) > 1 else squares[0]
-    norm = make.typed("Sqrt", total)
+    dtype = widest(gradients)
+    norm = make.typed("Sqrt", sum_of(make, "ReduceSumSquare", gradients, as_vectors=True))
     if scale is not None:
         norm = make.typed("Mul", norm, scale)
     shifted = make.typed("Add", norm, make.constant(1e-6, dtype))

@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from bngrad.arguments import require_number
 from bngrad.errors import InputError
-from bngrad.graph.node_reader import dtype_of
+from bngrad.training.gradient_sums import sum_of, widest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ LARGEST = 2.0**126
 SMALLEST = 2.0**-24
 """The scale below which gradients are taken to be infinite at any scale."""
 
-_FLOAT, _DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
+_FLOAT = ir.DataType.FLOAT
 
 
 @dataclass(frozen=True)
@@ -78,19 +78,13 @@ class LossScaling:
 
 def inverse_scale(make: NodesAtEnd, scale: ir.Value, gradients: Sequence[ir.Value]) -> ir.Value:
     """Returns the reciprocal of the scale, double if any gradient is."""
-    return make.typed("Reciprocal", make.cast(scale, _widest(gradients)))
+    return make.typed("Reciprocal", make.cast(scale, widest(gradients)))
 
 
 def all_finite(make: NodesAtEnd, gradients: Sequence[ir.Value]) -> ir.Value:
     """Returns whether every element of some gradients is finite: whether the sum of their absolute values is."""
-    dtype = _widest(gradients)
-    sums = []
-    for gradient in gradients:
-        norm = make.op("ReduceL1", gradient, keepdims=0)
-        norm.type, norm.shape = gradient.type, ir.Shape([])
-        sums.append(make.cast(norm, dtype))
-    total = make.typed("Sum", *sums) if len(sums) > 1 else sums[0]
-    return _boolean(make.op("Less", total, make.constant(np.inf, dtype)))
+    total = sum_of(make, "ReduceL1", gradients)
+    return _boolean(make.op("Less", total, make.constant(np.inf, widest(gradients))))
 
 
 def next_state(
@@ -120,7 +114,3 @@ def next_state(
 def _boolean(value: ir.Value) -> ir.Value:
     value.type, value.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
     return value
-
-
-def _widest(gradients: Sequence[ir.Value]) -> ir.DataType:
-    return _DOUBLE if any(dtype_of(gradient) == _DOUBLE for gradient in gradients) else _FLOAT
