@@ -39,8 +39,10 @@ def main() -> None:
     try:
         reserve.append(bytearray(_RESERVE))
         from bngrad import cli  # noqa: PLC0415 - see above
+        from bngrad.cli import deferred_imports  # noqa: PLC0415 - see above
         from bngrad.runtime import crash_handler  # noqa: PLC0415 - see above
 
+        deferred_imports.install()
         crash_handler.install(sys.argv[1:])
         code = cli.run(sys.argv[1:])
     except MemoryError:

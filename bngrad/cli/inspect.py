@@ -124,7 +124,6 @@ def _inspect(
     from bngrad.inspection.inspect import inspect
     from bngrad.inspection.placement import nodes_on_cpu
     from bngrad.io.files import load
-    from bngrad.reports.html.inspection import write_html
 
     try:
         loaded = load(model)
@@ -139,6 +138,8 @@ def _inspect(
         return str(error)
     check_outputs(outputs, {model: loaded})  # its external data
     if html is not None:
+        from bngrad.reports.html.inspection import write_html
+
         write_html(inspection, str(model), identity(loaded, model), Path(html))
     return inspection
 
