@@ -94,7 +94,8 @@ class NodeMaker(abc.ABC):
         """Returns a constant of a type, from anything that NumPy converts to an array."""
         with np.errstate(over="ignore"):  # beyond the type's range it is infinite, as the op's own arithmetic is
             array = np.asarray(value).astype(dtype.numpy())
-        result = self.op("Constant", value=ir.tensor(array, dtype=dtype))
+        # ir.tensor and ir.node would look for protocols in a value of any class, which takes longer than all else.
+        result = self.op("Constant", value=ir.AttrTensor("value", ir.Tensor(array, dtype=dtype)))
         result.dtype, result.shape = dtype, ir.Shape(array.shape)
         return result
 

@@ -26,6 +26,7 @@ class Names:
 
     def __init__(self, *models: ir.Model) -> None:
         self._taken: set[str | None] = set()
+        self._numbers: dict[str, int] = {}
         for model in models:
             self._take(model)
 
@@ -40,8 +41,12 @@ class Names:
 
     def fresh(self, base: str) -> str:
         """Returns ``base``, with a number appended if that name is taken."""
-        name = free_name(base, self._taken)
+        name, number = base, self._numbers.get(base, 0)  # names are never given back: lower numbers are taken
+        while name in self._taken:
+            number += 1
+            name = f"{base}_{number}"
         self._taken.add(name)
+        self._numbers[base] = number
         return name
 
 
@@ -49,6 +54,7 @@ class NodeNames(Names):
     """Makes names that no node has; names of nodes are independent of names of values."""
 
     def __init__(self, model: ir.Model) -> None:
+        super().__init__()
         self._taken = {node.name for node in all_nodes(model)}
 
 

@@ -29,6 +29,7 @@ def test_a_new_name_is_given_as_wanted_once():
 def test_a_numbered_name_that_is_taken_is_skipped():
     names = Names(model("g (float[2] n, float[2] n_1) => (float[2] n_2) { n_2 = Add(n, n_1) }"))
     assert names.fresh("n") == "n_3"
+    assert [names.fresh(name) for name in ("n_4", "n")] == ["n_4", "n_5"]
 
 
 def test_values_of_functions_are_taken():
