@@ -57,7 +57,6 @@ _SECTIONS = {
 @click.group(
     cls=Group,
     context_settings={"help_option_names": ["-h", "--help"]},
-    no_args_is_help=False,
     sections=_SECTIONS,
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

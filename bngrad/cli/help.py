@@ -132,6 +132,10 @@ class Group(_Described, Commands):
         super().__init__(*arguments, **attributes)
         self.sections = sections or {}
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments; without any, the help is printed."""
+        return super().parse_args(ctx, args or ["--help"])
+
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Returns the names of the commands."""
         return list(self.commands)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bngrad.cli.documents import OracleDocument, OracleRemoveDocument
 
 
-@click.group("oracle", cls=Group, no_args_is_help=False)
+@click.group("oracle", cls=Group)
 def oracle_group() -> None:
     """Manage the environment of ONNX Runtime's gradient builder.
 

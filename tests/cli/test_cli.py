@@ -345,8 +345,6 @@ ERRORS = {
     "unknown-option": (["inspect", "model.onnx", "--frob"], "No such option '--frob' (see bngrad inspect --help)"),
     "unknown-command": (["frob"], "No such command 'frob' (see bngrad --help)"),
     "unknown-subcommand": (["oracle", "frob"], "No such command 'frob' (see bngrad oracle --help)"),
-    "no-command": ([], "Missing command (see bngrad --help)"),
-    "no-subcommand": (["oracle"], "Missing command (see bngrad oracle --help)"),
     **{
         f"dim-{value}": (
             ["validate", "model.onnx", "--dim", value],

@@ -47,6 +47,14 @@ def test_help_fits_the_terminal(name, columns, capsys, monkeypatch):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("group", [[], ["oracle"]])
+def test_a_group_without_a_command_prints_its_help(group, capsys):
+    assert run([*group, "--help"]) == 0
+    expected = capsys.readouterr()
+    assert run(group) == 0
+    assert capsys.readouterr() == expected
+
+
 def test_the_help_has_the_address_of_the_documentation(capsys):
     assert run(["--help"]) == 0
     assert f" {project_url('Documentation')}." in capsys.readouterr().out
