@@ -125,7 +125,7 @@ class Fit:
 
     def _epochs(self, reports: Reports) -> Status:
         position, patience = self._position, self._plan.patience
-        start = time.monotonic()
+        start = time.monotonic() - reports.log.seconds  # those of a run that is resumed
         while position.epoch < self._plan.epochs:
             since_best = 0 if position.best_epoch is None else position.epoch - position.best_epoch
             if patience is not None and since_best >= patience:

@@ -40,6 +40,11 @@ class RunLog:
             with replacing(self._path) as temporary:
                 temporary.write_bytes("".join(map(_line, self.records)).encode())
 
+    @property
+    def seconds(self) -> float:
+        """The time of the run up to the last record."""
+        return max((record.get("seconds") or 0.0 for record in self.records), default=0.0)
+
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
         """Opens the file for the time of a run."""

@@ -253,6 +253,8 @@ def whole_run(command, step="step.onnx"):
 def assert_resumed(expected, path="c.safetensors"):
     log, last, best = expected
     assert without_seconds() == log
+    seconds = [record["seconds"] for record in records()]
+    assert seconds == sorted(seconds)
     assert_same_bits(state(path), last)
     assert_same_bits(state(Path(path).with_suffix(".best.safetensors")), best)
 
