@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 from onnx.utils import Extractor
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 import bngrad
 
@@ -43,7 +43,8 @@ def main() -> None:
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     write_step(options.output, options.layout)
-    save_file(digits(), options.output / "digits.safetensors")
+    # save_file makes a file that other users cannot read.
+    (options.output / "digits.safetensors").write_bytes(save(digits()))
 
 
 def write_step(folder: Path, layout: Layout) -> None:
