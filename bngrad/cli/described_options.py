@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from bngrad.cli.options import option, option_name
 from bngrad.cli.shell_completion import complete_files
 from bngrad.graph.name_messages import phrase
@@ -12,8 +14,6 @@ from bngrad.graph.name_messages import phrase
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from dataclasses import Field
-
-    import click
 
 
 def _load_array(_context: click.Context, _parameter: click.Parameter, path: str | None) -> Any:  # noqa: ANN401
@@ -46,9 +46,10 @@ class DescribedOptions:
     Args:
         kinds: The dataclasses by their names.
         group: The title of the group of options.
+        selector: The option that names the dataclass.
     """
 
-    def __init__(self, kinds: Mapping[str, Any], group: str) -> None:
+    def __init__(self, kinds: Mapping[str, Any], group: str, selector: str) -> None:
         having: dict[str, dict[str, Field[Any]]] = {}
         for name, kind in kinds.items():
             for field in fields(kind):
@@ -56,12 +57,30 @@ class DescribedOptions:
                     having.setdefault(field.name, {})[name] = field
         ordered = sorted(having, key=lambda name: len(having[name]) == len(kinds))
         self._names = {field: _name(field, next(iter(having[field].values()))) for field in ordered}
+        self._kinds, self._selector = {field: list(having[field]) for field in ordered}, selector
         self.options = [_option(self._names[field], having[field], group) for field in ordered]
         """The decorators that add the options to a command."""
 
-    def pop_from(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Takes the values from the parameters of a command, and returns them by the fields."""
-        return {field: parameters.pop(name[2:].replace("-", "_")) for field, name in self._names.items()}
+    def pop_from(self, parameters: dict[str, Any], kind: str | None) -> dict[str, Any]:
+        """Takes the values from the parameters of a command, and returns those that are set, by the fields.
+
+        Args:
+            parameters: The parameters; they lose the values.
+            kind: The name of the dataclass that they are for; None for none.
+
+        Raises:
+            click.UsageError: The dataclass has no such field.
+        """
+        values = {field: parameters.pop(name[2:].replace("-", "_")) for field, name in self._names.items()}
+        values = {field: value for field, value in values.items() if value is not None}
+        for field in values:
+            if kind not in (having := self._kinds[field]):
+                lacks = "" if kind is None else f"is not an option of {kind}; "
+                raise click.UsageError(
+                    f"{self._names[field]} {lacks or 'has no effect alone; '}expected {self._selector} "
+                    f"{phrase(having, 'or')}"
+                )
+        return values
 
 
 def _name(field: str, first: Field[Any]) -> str:

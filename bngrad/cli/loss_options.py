@@ -9,17 +9,16 @@ import click
 
 from bngrad.cli.described_options import DescribedOptions
 from bngrad.cli.options import option
-from bngrad.errors import InputError
 from bngrad.graph.name_messages import phrase
 from bngrad.training.loss.base import Reduction
-from bngrad.training.loss_functions import LOSS_FUNCTIONS, LossFunction, loss_function
+from bngrad.training.loss_functions import LOSS_FUNCTIONS, loss_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _GROUP = "Loss function"
 
-_OWN = DescribedOptions(LOSS_FUNCTIONS, _GROUP)
+_OWN = DescribedOptions(LOSS_FUNCTIONS, _GROUP, "--loss-fn")
 
 _OPTIONS = (
     option(
@@ -51,18 +50,12 @@ def loss_fn_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def call(*, loss_fn: str | None, **options: Any) -> Any:  # noqa: ANN401 - passed through
-        own = {"reduction": options.pop("reduction"), **_OWN.pop_from(options)}
-        return command(loss_fn=_loss_function(loss_fn, own), **options)
+        reduction, own = options.pop("reduction"), _OWN.pop_from(options, loss_fn)
+        if loss_fn is None and reduction is not None:
+            raise click.UsageError("--reduction has no effect alone; expected --loss-fn")
+        loss = None if loss_fn is None else loss_function(loss_fn, reduction=reduction, **own)
+        return command(loss_fn=loss, **options)
 
     for decorate in reversed(_OPTIONS):
         call = decorate(call)
     return call
-
-
-def _loss_function(name: str | None, options: dict[str, Any]) -> LossFunction | None:
-    if name is not None:
-        return loss_function(name, **options)
-    for argument, value in options.items():
-        if value is not None:
-            raise InputError(f"{argument} is an option of a loss function; add --loss-fn")
-    return None
