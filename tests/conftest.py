@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 
 import numpy as np
@@ -22,10 +23,18 @@ def rng():
 @pytest.fixture(scope="session")
 def oracle():
     """ONNX Runtime's gradient builder and training kernels, in one process for all tests."""
-    from bngrad.oracle import Oracle  # not at the top: some tests run where its packages are missing
+    from bngrad.oracle.client import Oracle  # not at the top: some tests run where its packages are missing
 
     with Oracle(timeout=600) as running:
         yield running
+
+
+@pytest.fixture
+def shared_oracle(request, monkeypatch):
+    """Has `validate` ask the oracle of all tests, instead of a process for each call."""
+    monkeypatch.setattr(
+        "bngrad.oracle.Oracle", lambda **_: contextlib.nullcontext(request.getfixturevalue("oracle"))
+    )
 
 
 def pytest_addoption(parser):

@@ -21,6 +21,8 @@ from bngrad.oracle import preparation, prepare_forward
 from bngrad.validation.float64 import evaluate
 from oracle_cases import gradients, parse
 
+pytestmark = pytest.mark.usefixtures("shared_oracle")
+
 X = np.array([[0.5, -1.5, 2.1], [0.3, 0.7, -0.4]], np.float32)
 MEAN = "m = ReduceMean <keepdims = 0> (x)"
 MEANS = "a = Constant <value_ints = [0]> () m = ReduceMean <keepdims = 0> (x, a)"

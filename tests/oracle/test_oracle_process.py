@@ -34,10 +34,13 @@ def crashing_model():
     return model
 
 
+STEPS = 2000
+
+
 def slow_model():
-    """About 10^14 multiplications, in steps that ORT cannot skip."""
-    steps = "\n".join(f"y{index + 1} = MatMul (y{index}, x)" for index in range(20000))
-    return parse(f"m (float[1800,1800] x) => (float[1800,1800] y20000) {{ y0 = Relu (x)\n{steps} }}")
+    """About 10^13 multiplications, in steps that ORT cannot skip."""
+    steps = "\n".join(f"y{index + 1} = MatMul (y{index}, x)" for index in range(STEPS))
+    return parse(f"m (float[1800,1800] x) => (float[1800,1800] y{STEPS}) {{ y0 = Relu (x)\n{steps} }}")
 
 
 SLOW_FEEDS = {"x": np.zeros((1800, 1800), np.float32)}
@@ -110,7 +113,7 @@ import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
 from test_oracle_process import SLOW_FEEDS, slow_model
 from bngrad.oracle import Oracle
-with Oracle() as oracle, oracle.load(slow_model()) as session:
+with Oracle() as oracle, oracle.load(slow_model(), threads=1) as session:
     print(oracle._worker._process.pid, flush=True)
     session.run(SLOW_FEEDS)
 """
@@ -139,7 +142,7 @@ def test_stopped_in_the_middle_of_a_job(environment, tmp_path, how):
     )
     with program:
         worker = int(program.stdout.readline())
-        time.sleep(1)
+        time.sleep(0.5)
         assert running(worker)
         if how == signal.SIGINT:  # a terminal sends it to everybody in the foreground
             os.killpg(program.pid, how)

@@ -1,37 +1,48 @@
 """`validate` finds each injected fault, and names the node."""
 
-import numpy as np
-import onnx
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import onnx_ir as ir
 import pytest
 
 import bngrad
-from bngrad.oracle import Oracle, prepare_forward
+from bngrad.oracle import prepare_forward
 from bngrad.passes.pipeline import rewrite
 from bngrad.validation.inputs import bind_dimensions, draw_inputs
 from faults import FAULTS
 from models import digits_resnet20, light
 
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
 
-def _training_graph(forward: onnx.ModelProto, batch: int) -> tuple[ir.Model, dict[str, np.ndarray]]:
+    from bngrad.oracle import Oracle
+
+pytestmark = pytest.mark.usefixtures("shared_oracle")
+
+
+def _training_graph(
+    forward: onnx.ModelProto, batch: int, oracle: Oracle
+) -> tuple[ir.Model, dict[str, np.ndarray]]:
     model = ir.from_proto(forward)
     bind_dimensions(model, {"N": batch}, {})
     prepared = prepare_forward(ir.to_proto(model))
-    with Oracle() as oracle:
-        original = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
+    original = oracle.build_gradient(prepared.model, prepared.loss, prepared.wrt).model
     feeds = draw_inputs(rewrite(original, target="training").model, arrays=prepared.values, seed=1)
     return original, feeds
 
 
 @pytest.fixture(scope="module")
-def networks():
+def networks(oracle):
     """The training graph and inputs of a network, made once."""
     graphs = {}
 
     def network(name):
         if name not in graphs:
             forward = digits_resnet20.build() if name == "digits_resnet20" else light.prepare(name)
-            graphs[name] = _training_graph(forward, batch=2)
+            graphs[name] = _training_graph(forward, 2, oracle)
         return graphs[name]
 
     return network

@@ -17,6 +17,8 @@ from bngrad.autodiff.rules import RULES
 from bngrad.validation import stock
 from pairwise import every_value
 
+pytestmark = pytest.mark.usefixtures("shared_oracle")
+
 NETWORK = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[N,2,6,6] x, int64[N] labels) => (float loss) {
     c = Conv<pads = [1, 1, 1, 1]>(x, w)

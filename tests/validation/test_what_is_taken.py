@@ -9,9 +9,10 @@ from onnx import numpy_helper
 
 import bngrad
 from bngrad.errors import InputError, ModelError, OracleError
-from bngrad.oracle import client
 from bngrad.validation import numeric
 from pairwise import every_value
+
+pytestmark = pytest.mark.usefixtures("shared_oracle")
 
 BATCH_NORM = """<float[3] s = {1.0, 2.0, 0.5}, float[3] b = {0.1, -0.2, 0.3}, float[3] m = {0.5, -0.5, 0.1},
                  float[3] v = {1.5, 0.5, 2.0}>"""
@@ -141,11 +142,11 @@ OPTIONS = {
 
 
 @pytest.fixture
-def no_oracle(monkeypatch):
+def no_oracle(monkeypatch, shared_oracle):  # noqa: ARG001 - which it replaces
     def refuse(*_arguments, **_options):
         raise OracleError("no oracle here")
 
-    monkeypatch.setattr(client.Oracle, "__enter__", refuse)
+    monkeypatch.setattr("bngrad.oracle.Oracle", refuse)
 
 
 @pytest.mark.parametrize("case", ["half", "half-data-float-parameters", "half-inside", "training", "double"])
