@@ -11,6 +11,8 @@ initializers that it may depend on, with the inputs of the model's first data se
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import sys
 import warnings
 import zlib
@@ -41,22 +43,32 @@ if TYPE_CHECKING:
 
     from onnx.backend.test.case.test_case import TestCase
 
-KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
-"""The folder of models in onnx's package; the others are downloaded."""
+STORED = ("simple", "pytorch-converted", "pytorch-operator")
+"""The folders of models in onnx's package; the others are downloaded."""
 NOT_TRIED = "not tried: "
 MOST_NUMBERS = 5000
 """The most elements to differentiate with respect to: differences of larger models take minutes."""
 
 
 @cache
-def backend_tests() -> list[TestCase]:
-    """onnx's backend tests, by name."""
+def backend_tests(every: int = 1) -> list[TestCase]:
+    """onnx's backend tests, by name: of every n-th module of node tests, and every n-th stored model.
+
+    To import a module computes what its tests expect, which takes seconds for some.
+    """
+    from onnx.backend.test.case import node
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tests = [test for kind in KINDS for test in load_model_tests(kind=kind)]
-    return sorted(tests, key=lambda test: test.name)
+        for module in sorted(found.name for found in pkgutil.walk_packages(node.__path__, f"{node.__name__}."))[
+            ::every
+        ]:
+            importlib.import_module(module)
+        stored = sorted(
+            (test for kind in STORED for test in load_model_tests(kind=kind)), key=lambda test: test.name
+        )
+    return sorted([*node._NodeTestCases, *stored[::every]], key=lambda test: test.name)
 
 
 def _model_and_inputs(test: TestCase) -> tuple[onnx.ModelProto, list[object]]:
@@ -155,7 +167,7 @@ def _add_loss(
 def making(every: int, index: int) -> Case | str:
     """The case of a test, or the reason why it is none."""
     try:
-        return case_of(backend_tests()[every * index])
+        return case_of(backend_tests(every)[index])
     except (TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -170,8 +182,8 @@ def judging(case: Case | str) -> tuple[list[Finding], Counter[str]]:
 
 
 def run(every: int = 1) -> Iterator[tuple[str, list[Finding], str]]:
-    """Yields the name of every n-th test, its finds, and its outcome."""
-    tests = backend_tests()[::every]
+    """Yields the name of each of `backend_tests`, its finds, and its outcome."""
+    tests = backend_tests(every)
     for index, finds, ends in run_cases(every, range(len(tests)), judging, making):
         name = tests[index].name
         if any(find.what == "worker died" for find in finds) and _crashes(tests[index]):
@@ -198,7 +210,7 @@ def table(results: list[tuple[str, list[Finding], str]]) -> list[str]:
 
 @click.command()
 @click.option("--only", help="The name of one test.")
-@click.option("--every", default=1, help="Every n-th model alone.")
+@click.option("--every", default=1, help="Every n-th module and stored model alone.")
 def main(only: str | None, every: int) -> None:
     """Differentiate onnx's backend models; exit 1 if something is wrong with one."""
     warnings.simplefilter("ignore")
