@@ -10,9 +10,11 @@ import pytest
 
 from failed_inferences import expected_failures, no_failed_inference  # noqa: F401 - for every test
 from processor_time import pytest_runtest_call  # noqa: F401 - the limit of a test's time
+from waiting_threads import let_threads_sleep
 
 # A shell ignores SIGINT in background jobs, and subprocesses of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+let_threads_sleep()
 
 
 @pytest.fixture
