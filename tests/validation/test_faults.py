@@ -13,6 +13,7 @@ from bngrad.passes.pipeline import rewrite
 from bngrad.validation.inputs import bind_dimensions, draw_inputs
 from faults import FAULTS
 from models import digits_resnet20, light
+from test_one_percent import network as small
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +42,10 @@ def networks(oracle):
 
     def network(name):
         if name not in graphs:
-            forward = digits_resnet20.build() if name == "digits_resnet20" else light.prepare(name)
-            graphs[name] = _training_graph(forward, 2, oracle)
+            build = {"small": small, "digits_resnet20": digits_resnet20.build}.get(
+                name, lambda: light.prepare(name)
+            )
+            graphs[name] = _training_graph(build(), 2, oracle)
         return graphs[name]
 
     return network
@@ -50,14 +53,16 @@ def networks(oracle):
 
 def _last_gradient(model: ir.Model, index: int) -> ir.Node:
     """A gradient near the loss, where M is small enough for M - 1 to show in a float."""
-    return [node for node in model.graph if node.op_type == "BatchNormalizationGrad"][index]
+    nodes = [node for node in model.graph if node.op_type == "BatchNormalizationGrad"]
+    return nodes[min(index, len(nodes) - 1)]  # the small network has one
 
 
 LONG = pytest.mark.long
-SMALLEST = ("xhat term dropped", "1e-4 in one channel")
+DROPPED, SMALLEST = "xhat term dropped", "1e-4 in one channel"
 CASES = [
+    *(pytest.param("small", fault, id=f"small-{fault}") for fault in FAULTS),
     *(
-        pytest.param("digits_resnet20", fault, id=f"digits-{fault}", marks=() if fault in SMALLEST else LONG)
+        pytest.param("digits_resnet20", fault, id=f"digits-{fault}", marks=() if fault == DROPPED else LONG)
         for fault in FAULTS
     ),
     *(pytest.param("shufflenet", fault, id=f"shufflenet-{fault}", marks=LONG) for fault in FAULTS),
@@ -88,14 +93,12 @@ def test_right_rewrite_passes(networks, network):
     assert [check.skipped for check in report.checks] == ["", "", ""]
 
 
-SOME_FAULTS = pytest.mark.parametrize(
-    "fault", [fault if fault == SMALLEST[-1] else pytest.param(fault, marks=LONG) for fault in FAULTS]
-)
+DIGITS = [pytest.param("digits_resnet20", fault, marks=LONG) for fault in FAULTS]
 
 
-@SOME_FAULTS
-def test_float64_finds_a_fault_in_a_whole_graph(networks, fault):
-    original, feeds = networks("digits_resnet20")
+@pytest.mark.parametrize(("network", "fault"), [("small", DROPPED), ("small", SMALLEST), *DIGITS])
+def test_float64_finds_a_fault_in_a_whole_graph(networks, network, fault):
+    original, feeds = networks(network)
     wrong = rewrite(original, target="training").model
     FAULTS[fault](wrong, _last_gradient(wrong, 10))
     report = bngrad.validate(
@@ -105,9 +108,9 @@ def test_float64_finds_a_fault_in_a_whole_graph(networks, fault):
     assert whole.failures
 
 
-@SOME_FAULTS
-def test_central_differences_find_a_fault(networks, fault):
-    original, feeds = networks("digits_resnet20")
+@pytest.mark.parametrize(("network", "fault"), [("small", DROPPED), ("small", "M off by one"), *DIGITS])
+def test_central_differences_find_a_fault(networks, network, fault):
+    original, feeds = networks(network)
     wrong = rewrite(original, target="training").model
     FAULTS[fault](wrong, _last_gradient(wrong, 10))
     report = bngrad.validate(original, rewritten=wrong, inputs=feeds, against="numeric", implementation="function")
