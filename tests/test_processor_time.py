@@ -16,7 +16,7 @@ PLUGIN = """
 import processor_time
 from processor_time import pytest_runtest_call
 
-processor_time.LIMIT = 0.2
+processor_time.LIMIT = 0.1
 processor_time.SLOW["test_some.py::test_listed"] = "it is an example"
 """
 
@@ -24,10 +24,10 @@ EXAMPLES = """
 import subprocess, sys, time
 import pytest
 
-BUSY = "import time\\nwhile time.process_time() < 0.5: pass"
+BUSY = "import time\\nwhile time.process_time() < 0.2: pass"
 
 def busy():
-    end = time.process_time() + 0.5
+    end = time.process_time() + 0.2
     while time.process_time() < end:
         pass
 

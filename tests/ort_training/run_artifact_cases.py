@@ -2,6 +2,7 @@
 
     python run_artifact_cases.py generate PACKAGE FOLDER [TARGET]
     python run_artifact_cases.py train PACKAGE FOLDER
+    python run_artifact_cases.py both PACKAGE FOLDER
 
 Each case has a folder, with ``results.npz`` where it was trained.
 """
@@ -30,6 +31,11 @@ def train(package, folder):
     for name, case in CASES.items():
         if case.runs:
             np.savez(Path(folder, name, "results.npz"), **results(api, case, Path(folder, name)))
+
+
+def both(package, folder):
+    generate(package, folder)
+    train(package, folder)
 
 
 def results(api, case, folder):
@@ -62,7 +68,7 @@ def main():
     what, package, *arguments = sys.argv[1:]
     if package == "onnxruntime.training":  # its `optim` imports torch, and nothing here needs it
         sys.modules[f"{package}.optim"] = types.ModuleType("optim")
-    {"generate": generate, "train": train}[what](package, *arguments)
+    {"generate": generate, "train": train, "both": both}[what](package, *arguments)
 
 
 if __name__ == "__main__":

@@ -54,10 +54,8 @@ def make(path, base):
 
     for name in ("old", "new", "new_for_old"):
         (base / name).mkdir()
-    run_old("generate", "old")
-    run_old("train", "old")
-    run_new("generate", "new")
-    run_new("train", "new")
+    run_old("both", "old")
+    run_new("both", "new")
     run_new("generate", "new_for_old", "ort")
     run_old("train", "new_for_old")
     return base
