@@ -27,6 +27,7 @@ Rules for a function body:
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import onnx
@@ -305,7 +306,14 @@ def function_proto(name: str, opset_version: int, *, double: bool = False) -> on
         opset_version: The ai.onnx opset of the model that it will be embedded in, `MIN_OPSET` or newer.
         double: Whether to compute in double; required for data in double.
     """
-    proto = inline_reduced_counts(FUNCTIONS[name].to_function_proto())
+    proto = onnx.FunctionProto()
+    proto.CopyFrom(_function_proto(FUNCTIONS[name], opset_version, double))
+    return proto
+
+
+@functools.cache
+def _function_proto(function: OnnxFunction[..., Any], opset_version: int, double: bool) -> onnx.FunctionProto:
+    proto = inline_reduced_counts(function.to_function_proto())
     for opset_import in proto.opset_import:
         if opset_import.domain == "":
             opset_import.version = opset_version

@@ -64,7 +64,8 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
         for name in sorted(names):
             proto = function_proto(name, model.opset_imports[""], double=double)
             model.functions[DOMAIN, name, ""] = ir.serde.deserialize_function(proto)
-        modified = import_bngrad(model) or before != {name: _serialized(model, name) for name in names}
+        same = before.keys() == names and all(text == _serialized(model, name) for name, text in before.items())
+        modified = import_bngrad(model) or not same
         if model.functions and model.ir_version < MIN_IR_VERSION:
             model.ir_version = MIN_IR_VERSION
             modified = True
