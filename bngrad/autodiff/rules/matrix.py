@@ -1,7 +1,8 @@
 """Matrix products: for Y = A B, dA = dY B^T and dB = A^T dY.
 
 ONNX Runtime fuses a Transpose with the MatMul after it into an op that has only a kernel in float. Up to 1.23 at
-least it does so with double too, and then fails: products of double are an Einsum.
+least it does so with double too, and then fails: products of double are an Einsum. That ends the process if the
+last dimensions of both operands are summed and the batch or that dimension is 0: the second is transposed first.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _by_left(back: Backward, a: ir.Value, b: ir.Value, dY: ir.Value) -> ir.Value
     if back.rank(a) == back.rank(b) == 2:
         return back.op("Gemm", dY, b, transB=1)
     if b.dtype == ir.DataType.DOUBLE:
-        return _summed(back, _einsum(back, (dY, "mn"), (b, "kn"), "mk"), a, dY)
+        return _summed(back, _einsum(back, (dY, "mn"), (_transposed(back, b), "nk"), "mk"), a, dY)
     return _summed(back, back.op("MatMul", dY, _transposed(back, b)), a, dY)
 
 
@@ -105,7 +106,10 @@ def _summed(back: Backward, gradient: ir.Value, x: ir.Value, dY: ir.Value) -> ir
 
 def _transposed(back: Backward, x: ir.Value) -> ir.Value:
     *batch, row, column = range(back.rank(x))
-    return back.op("Transpose", x, perm=[*batch, column, row])
+    perm = [*batch, column, row]
+    result = back.op("Transpose", x, perm=perm)
+    result.type, result.shape = x.type, ir.Shape([x.shape[axis] for axis in perm]) if x.shape is not None else None
+    return result
 
 
 def _unsqueezed(back: Backward, x: ir.Value, axis: int) -> ir.Value:

@@ -97,6 +97,8 @@ CASES = [
             ("matrices", "N, 4", "4, 5"),
             ("batch and matrix", "B, N, 4", "4, 5"),
             ("batches", "B, N, K", "B, K, M"),
+            ("a batch that may be empty", "N, 3, 2", "N, 2, 3"),
+            ("a sum that may be empty", "2, 3, N", "2, N, 3"),
             ("repeated", "2, 1, N, 3", "B, 3, 2"),
             ("vector and batch", "3", "B, 3, 2"),
         ]
