@@ -149,11 +149,10 @@ def no_oracle(monkeypatch, shared_oracle):  # noqa: ARG001 - which it replaces
     monkeypatch.setattr("bngrad.oracle.Oracle", refuse)
 
 
-@pytest.mark.parametrize("case", ["half", "half-data-float-parameters", "half-inside", "training", "double"])
-def test_right_answers_pass_with_other_inputs(case):
-    for seed in range(1, 6):
-        report = bngrad.validate(copy(TAKEN[case]), against="numeric", seed=seed, implementation="function")
-        assert report.passed, (seed, report.reason)
+@every_value(case=["half", "half-data-float-parameters", "half-inside", "training", "double"], seed=range(1, 6))
+def test_right_answers_pass_with_other_inputs(case, seed):
+    report = bngrad.validate(copy(TAKEN[case]), against="numeric", seed=seed, implementation="function")
+    assert report.passed, report.reason
 
 
 @pytest.mark.usefixtures("no_oracle")
@@ -236,8 +235,7 @@ TWO_MODES = f"""g (float[N,3,4] x) => (float loss) {BATCH_NORM.replace(">", f", 
     [two] y = BatchNormalization(h, s, b, m2, v2)  {LOSS} }}"""
 
 
-@pytest.mark.parametrize("against", ["numeric", "reference", "ort"])
-@pytest.mark.parametrize("case", MODES)
+@every_value(case=list(MODES), against=["numeric", "reference", "ort"])
 def test_batch_norms_are_in_the_mode_asked_for(case, against):
     options, counts = MODES[case]
     report = bngrad.validate(parse(TWO_MODES), against=against, implementation="function", **options)
@@ -303,8 +301,7 @@ def test_a_given_training_graph_has_the_gradients_that_it_has():
 STATISTICS = TWO_MODES.replace("(float loss)", "(float loss, float[3] r1)")
 
 
-@pytest.mark.parametrize("against", ["numeric", "reference", "ort"])
-@pytest.mark.parametrize("running_variance", ["biased", "unbiased"])
+@every_value(running_variance=["biased", "unbiased"], against=["numeric", "reference", "ort"])
 def test_the_running_variance_is_the_one_asked_for(running_variance, against):
     options = {"against": against, "implementation": "function"}
     report = bngrad.validate(parse(STATISTICS), running_variance=running_variance, **options)
