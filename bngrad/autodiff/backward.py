@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from bngrad.graph.guards import cut, zero_where_zero
 from bngrad.graph.node_reader import dtype_of
@@ -11,7 +11,7 @@ from bngrad.graph.nodes import ORIGIN, describe
 from bngrad.opset.gradient_names import gradient_node_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnx_ir as ir
 
@@ -21,6 +21,32 @@ if TYPE_CHECKING:
 
 class NoGradientError(Exception):
     """A rule does not cover a node; the text states the reason and what was expected."""
+
+
+class BlockedInBodyError(NoGradientError):
+    """A node in the body of a node has no gradient; the walk has its reason."""
+
+
+class Bodies(Protocol):
+    """The walk around a node, as the rule of an op with bodies needs it."""
+
+    def moving_in(self, node: ir.Node) -> set[ir.Value]:
+        """Returns the values in the body of a Loop or Scan that a gradient may flow to."""
+
+    def in_body(
+        self, body: ir.Graph, seeds: Mapping[ir.Value, ir.Value], wrt: Sequence[ir.Value], *, unbounded: bool
+    ) -> Sequence[ir.Value | None]:
+        """Appends the gradient nodes to a body, and returns the gradients; None for those that are zero.
+
+        Args:
+            body: A copy of a body of the node.
+            seeds: The incoming gradients, by the values that nothing in the body reads.
+            wrt: The values to differentiate with respect to: inputs of the body, and values around it.
+            unbounded: Whether the incoming gradients may be infinite or NaN.
+
+        Raises:
+            BlockedInBodyError: A node of it has no gradient.
+        """
 
 
 class Backward(NodeSite):
@@ -35,6 +61,8 @@ class Backward(NodeSite):
         needed: The indices of the inputs whose gradient is needed.
         context: The context of the model.
         ties: The conventions of the model.
+        bodies: The walk that differentiates the bodies of the node.
+        captured: The values around the bodies of the node that they read; they count as further inputs.
     """
 
     def __init__(
@@ -44,6 +72,8 @@ class Backward(NodeSite):
         needed: frozenset[int],
         context: Context,
         ties: Ties,
+        bodies: Bodies,
+        captured: Sequence[ir.Value] = (),
     ) -> None:
         super().__init__(context.names, gradient_node_prefix(str(node.name or node.outputs[0].name)))
         self.node = node
@@ -52,6 +82,8 @@ class Backward(NodeSite):
         self._context = context
         self._ties = ties
         self.opset = context.opset
+        self.bodies = bodies
+        self.captured = captured
         self._made = 0
         self.unbounded = False
         """True if dY may be infinite or NaN: a node after this one is singular."""

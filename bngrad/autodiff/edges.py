@@ -12,11 +12,11 @@ from bngrad.autodiff.rules import RULES
 from bngrad.autodiff.stop_gradient import is_stop
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import describe
-from bngrad.graph.subgraphs import nodes_of, subgraphs
+from bngrad.graph.subgraphs import captured_values, nodes_of, subgraphs
 from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import onnx_ir as ir
 
@@ -38,8 +38,14 @@ def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
 
     They are the inputs that its rule differentiates, those that the rule requires to be constant, and for a node
     without a rule all float inputs: `add_gradients` refuses the node if a gradient reaches it. A StopGradient has
-    none.
+    none. The values that bodies of If, Loop and Scan read from around them count as further inputs.
     """
+    yield from smooth_operands(node)
+    yield from enumerate(captured_floats(node), len(node.inputs))
+
+
+def smooth_operands(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
+    """Yields those of `smooth_inputs` that are inputs of the node itself."""
     if is_stop(node):
         return
     rule = rule_of(node)
@@ -50,16 +56,21 @@ def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
             yield index, value
 
 
+def captured_floats(node: ir.Node) -> Sequence[ir.Value]:
+    """Returns the values around the bodies of a node that a gradient can flow to from the nodes in them."""
+    bodies = list(subgraphs(node))
+    if not bodies:
+        return ()
+    smooth = {value for body in bodies for value in body.outputs}
+    for inner in (inner for body in bodies for inner in nodes_of(body)):
+        smooth.update(value for _, value in smooth_operands(inner))
+    return [value for value in captured_values(node) if value in smooth and can_have_gradient(value)]
+
+
 def reads(node: ir.Node) -> Iterator[ir.Value]:
-    """Yields the values that a gradient can flow to from a node: `smooth_inputs` and inputs of its subgraphs."""
+    """Yields the values that a gradient can flow to from a node: those of `smooth_inputs`."""
     for _, value in smooth_inputs(node):
         yield value
-    if rule_of(node) is None:
-        # Subgraphs of If, Loop and Scan read values of outer graphs that are not inputs of the node.
-        for body in subgraphs(node):
-            yield from filter(can_have_gradient, body.outputs)
-            for inner in nodes_of(body):
-                yield from (value for value in inner.inputs if value is not None and can_have_gradient(value))
 
 
 def why_no_gradient(value: ir.Value) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.edges import reads, rule_of, smooth_operands, why_no_gradient
 from bngrad.autodiff.new_statistics import new_statistics
 from bngrad.autodiff.quantization import is_quantization, scales
 from bngrad.autodiff.weights import default_weights
@@ -14,6 +14,7 @@ from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.graph.shapes import has_one_element
+from bngrad.graph.subgraphs import subgraphs
 from bngrad.opset.known_shapes import type_text
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
@@ -156,7 +157,9 @@ def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
     if rule is None:
         yield from reads(node)
         return
-    for index, value in smooth_inputs(node):
+    for body in subgraphs(node):
+        yield from body.outputs
+    for index, value in smooth_operands(node):
         if rule.differentiates(index) and not (node.op_type in _BATCH_NORMS and index in (3, 4)):
             yield value
 

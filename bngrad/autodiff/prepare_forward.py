@@ -18,6 +18,7 @@ from bngrad.autodiff.batch_norm_modes import (
     refuse_folded,
     refuse_unknown_modes,
 )
+from bngrad.autodiff.control_flow.prepare import prepare_bodies
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, ends, updates
 from bngrad.autodiff.recorded_stops import refuse_hidden_stops, with_recorded_stops
 from bngrad.autodiff.running_statistics import (
@@ -112,6 +113,7 @@ def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir
     refuse_training_graph(model)
     refuse_hidden_stops(model)
     model = with_torch_numbers(with_torch_gradients(RaiseOpsetPass(opset)(inlined(model)).model))
+    prepare_bodies(model)
     names = Names(model)
     statistics = find_statistics(model, names)
     name_nodes(model)

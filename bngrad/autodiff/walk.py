@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.autodiff.backward import Backward, NoGradientError
+from bngrad.autodiff.backward import Backward, BlockedInBodyError, NoGradientError
 from bngrad.autodiff.contradictions import contradiction
-from bngrad.autodiff.edges import can_have_gradient, reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.dependence import moving_in_body, moving_values
+from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.hidden_paths import refuse_hidden_paths
 from bngrad.autodiff.rules.without_rule import OURS_WITHOUT_RULE, WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
 from bngrad.autodiff.ties import Ties
-from bngrad.autodiff.torch_gradients import LostGradients, is_fake_quantization, refuse_straight_through
+from bngrad.autodiff.torch_gradients import LostGradients
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.node_reader import attribute_refusal
 from bngrad.graph.nodes import describe
@@ -60,7 +62,7 @@ def add_gradients(
         raise ModelError(f"the loss {loss.name!r} does not depend on {names} in a way that has a gradient")
     refuse_taken_names((str(output.name) for output in model.graph.outputs), (str(value.name) for value in wrt))
     refuse_hidden_paths(loss, moving)
-    return _Walk(model, moving).run(loss, wrt, seed)
+    return _Walk(_Model(model), model.graph, moving).run(loss, wrt, seed)
 
 
 def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
@@ -82,71 +84,60 @@ def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:
             )
 
 
-def moving_values(graph: ir.Graph, wrt: Iterable[ir.Value]) -> set[ir.Value]:
-    """Returns the values that depend on ``wrt`` in a differentiable way, according to the gradient rules."""
-    moving = set(wrt)
-    for node in graph:
-        if any(value in moving for value in reads(node)):
-            moving.update(filter(can_have_gradient, node.outputs))
-    return moving
+class _Model:
+    """The parts that the walks over the graphs of a model share."""
 
+    def __init__(self, model: ir.Model) -> None:
+        self.imports = model.opset_imports
+        self.contradicts = model.meta.get(CONTRADICTS, False)
+        self.context = Context(model)
+        self.ties = Ties(model)
+        self.lost = LostGradients(model)
+        self.blocked: list[tuple[ir.Node, str]] = []
+        """The nodes that have no gradient, with the reasons, from the last to the first."""
+        self.untyped: list[tuple[ir.Node, str]] = []
 
-def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
-    """Refuses nodes that output a float in a type that carries no gradient: as bits, as text, or quantized.
-
-    Raises:
-        UnsupportedNodeError: The loss depends on the output of such a node, whose input is not constant.
-    """
-    seen, waiting = {loss.producer()}, [loss.producer()]
-    while waiting:
-        node = waiting.pop()
-        if node is None:
-            continue
-        if is_fake_quantization(node) and node.inputs[0] in moving:
-            refuse_straight_through(node)
-        if _hides_a_float(node) and node.inputs[0] in moving:
-            raise UnsupportedNodeError(
-                f"{describe(node)} cannot be differentiated: it has no gradient with respect to input 0, "
-                f"{node.inputs[0].name!r}, whose value it outputs as bits or text; expected a constant"
-            )
-        makers = {value.producer() for value in node.inputs if value is not None} - seen
-        seen |= makers
-        waiting += makers
-
-
-def _hides_a_float(node: ir.Node) -> bool:
-    if node.domain or not node.inputs or not node.outputs:
-        return False
-    return node.op_type == "BitCast" or (node.op_type == "Cast" and node.outputs[0].dtype == ir.DataType.STRING)
+    def raise_blocked(self) -> None:
+        """Raises an error for the nodes that have no gradient, if there are any."""
+        # Values computed by a node of an unknown op have no type: report the node instead.
+        blocked = self.blocked or self.untyped
+        if not blocked:
+            return
+        # The first in the order of the graph: later ones may fail only because of it.
+        *after, (node, reason) = blocked
+        others = sorted({other.op_type for other, _ in after})
+        more = f" (and {len(after)} more: {', '.join(others)})" if others else ""
+        error = UnsupportedNodeError(f"{describe(node)} cannot be differentiated: {reason}{more}")
+        error.lines = [
+            f"{describe(blocked_node)} cannot be differentiated: {why}" for blocked_node, why in reversed(blocked)
+        ]
+        raise error
 
 
 class _Walk:
-    """One backward pass over a graph, with the gradient contributions found so far."""
+    """One backward pass over a graph, with the gradient contributions found so far.
 
-    def __init__(self, model: ir.Model, moving: set[ir.Value]) -> None:
-        self._graph = model.graph
-        self._imports = model.opset_imports
-        self._contradicts = model.meta.get(CONTRADICTS, False)
-        self._context = Context(model)
-        self._ties = Ties(model)
-        self._lost = LostGradients(model)
+    Args:
+        model: The model, with what its walks share.
+        graph: Its main graph, or a body.
+        moving: The values that depend on those that the loss is differentiated with respect to.
+        prefix: The beginning of the names of gradients.
+    """
+
+    def __init__(self, model: _Model, graph: ir.Graph, moving: set[ir.Value], prefix: str = "") -> None:
+        self._graph = graph
+        self._model = model
+        self._context = model.context
         self._moving = moving
+        self._prefix = prefix
         self._contributions: dict[ir.Value, list[tuple[Backward, ir.Value]]] = {}
         self._unbounded: set[ir.Value] = set()
-        self._blocked: list[tuple[ir.Node, str]] = []
-        self._untyped: list[tuple[ir.Node, str]] = []
 
     def run(self, loss: ir.Value, wrt: Sequence[ir.Value], seed: ir.Value | None) -> dict[str, str]:
-        forward = list(self._graph)
-        gradients = {loss: self._seed(loss) if seed is None else seed}
-        for node in reversed(forward):
-            dY = [gradients.get(value) or self._accumulated(value) for value in node.outputs]
-            if any(value is not None for value in dY):
-                self._back_through(node, dY)
-        self._raise_blocked()
+        gradients = self._back({loss: self._seed(loss) if seed is None else seed}, wrt)
+        self._model.raise_blocked()
         outputs: dict[str, str] = {}
-        for value in wrt:
-            gradient = gradients.get(value) or self._accumulated(value)
+        for value, gradient in zip(wrt, gradients, strict=True):
             if gradient is None:
                 raise ModelError(
                     f"the loss {loss.name!r} does not depend on {value.name!r} in a way that has a gradient"
@@ -155,6 +146,34 @@ class _Walk:
             self._graph.outputs.append(gradient)
             outputs[str(value.name)] = str(gradient.name)
         return outputs
+
+    def moving_in(self, node: ir.Node) -> set[ir.Value]:
+        """Returns the moving values of a body; see `Bodies`."""
+        return moving_in_body(node, self._moving)
+
+    def in_body(
+        self, body: ir.Graph, seeds: Mapping[ir.Value, ir.Value], wrt: Sequence[ir.Value], *, unbounded: bool
+    ) -> Sequence[ir.Value | None]:
+        """Differentiates a copy of a body; see `Bodies`."""
+        moving = moving_values(body, self._moving.union(wrt))
+        for result in seeds:
+            refuse_hidden_paths(result, moving)
+        walk = _Walk(self._model, body, moving, f"{body.name}/")
+        if unbounded:
+            walk._unbounded.update(seeds.values())
+        refused = len(self._model.blocked) + len(self._model.untyped)
+        gradients = walk._back(dict(seeds), wrt)
+        if len(self._model.blocked) + len(self._model.untyped) > refused:
+            raise BlockedInBodyError
+        return gradients
+
+    def _back(self, seeds: dict[ir.Value, ir.Value], wrt: Sequence[ir.Value]) -> list[ir.Value | None]:
+        """Returns the gradients of values, from those of others, which no node of the graph reads."""
+        for node in reversed(list(self._graph)):
+            dY = [seeds.get(value) or self._accumulated(value) for value in node.outputs]
+            if any(value is not None for value in dY):
+                self._back_through(node, dY)
+        return [seeds.get(value) or self._accumulated(value) for value in wrt]
 
     def _seed(self, loss: ir.Value) -> ir.Value:
         """Returns the gradient of the loss with respect to itself: an initializer of ones, as in ORT's graphs."""
@@ -168,9 +187,11 @@ class _Walk:
 
     def _back_through(self, node: ir.Node, dY: Sequence[ir.Value | None]) -> None:
         rule = rule_of(node)
-        moving = [(index, value) for index, value in smooth_inputs(node) if value in self._moving]
+        inputs = list(smooth_inputs(node))
+        moving = [(index, value) for index, value in inputs if value in self._moving]
+        captured = [value for index, value in inputs if index >= len(node.inputs)]
         needed = frozenset(index for index, _ in moving if rule is None or rule.differentiates(index))
-        back = Backward(node, dY, needed, self._context, self._ties)
+        back = Backward(node, dY, needed, self._context, self._model.ties, self, captured)
         back.unbounded = any(value in self._unbounded for value in dY)
         gradients = self._gradients(back, rule, moving)
         if gradients is None:
@@ -196,8 +217,8 @@ class _Walk:
             moving: The inputs, with their indices, that depend on values to differentiate with respect to.
         """
         node = back.node
-        if reason := self._lost.reason(node) or _no_rule(node, rule, moving, self._imports):
-            self._blocked.append((node, reason))
+        if reason := self._model.lost.reason(node) or _no_rule(node, rule, moving, self._model.imports):
+            self._model.blocked.append((node, reason))
             return None
         assert rule is not None, "see above"  # noqa: S101
         # Rules create constants of their operands' types.
@@ -205,15 +226,17 @@ class _Walk:
         for value in (*(value for _, value in moving), *outputs):
             if value.dtype is None:
                 reason = f"the type of {value.name!r} is unknown; add it to the model's value_info"
-                self._untyped.append((node, reason))
+                self._model.untyped.append((node, reason))
                 return None
-        if self._contradicts and (against := contradiction(node, self._imports)):
-            self._blocked.append((node, f"the types or shapes of its inputs contradict its op: {against}"))
+        if self._model.contradicts and (against := contradiction(node, self._model.imports)):
+            self._model.blocked.append((node, f"the types or shapes of its inputs contradict its op: {against}"))
             return None
         try:
             return rule.gradients(back)
+        except BlockedInBodyError:
+            return None
         except NoGradientError as error:
-            self._blocked.append((node, str(error)))
+            self._model.blocked.append((node, str(error)))
             return None
 
     def _accumulated(self, value: ir.Value) -> ir.Value | None:
@@ -221,7 +244,7 @@ class _Walk:
         contributions = self._contributions.pop(value, [])
         if not contributions:
             return None
-        name = self._context.names.fresh(gradient_name(str(value.name)))
+        name = self._context.names.fresh(self._prefix + gradient_name(str(value.name)))
         if len(contributions) == 1:
             ((back, gradient),) = contributions
             result = back.name(gradient, name)
@@ -240,21 +263,6 @@ class _Walk:
         if any(gradient in self._unbounded for _, gradient in contributions):
             self._unbounded.add(result)
         return result
-
-    def _raise_blocked(self) -> None:
-        # Values computed by a node of an unknown op have no type: report the node instead.
-        blocked = self._blocked or self._untyped
-        if not blocked:
-            return
-        # The first in the order of the graph: later ones may fail only because of it.
-        *after, (node, reason) = blocked
-        others = sorted({other.op_type for other, _ in after})
-        more = f" (and {len(after)} more: {', '.join(others)})" if others else ""
-        error = UnsupportedNodeError(f"{describe(node)} cannot be differentiated: {reason}{more}")
-        error.lines = [
-            f"{describe(blocked_node)} cannot be differentiated: {why}" for blocked_node, why in reversed(blocked)
-        ]
-        raise error
 
 
 def _no_rule(

@@ -39,6 +39,18 @@ def named_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
         yield from _graphs_of(attribute)
 
 
+def captured_values(node: ir.Node) -> list[ir.Value]:
+    """Returns the values around the subgraphs of a node that these read, in the order of reading."""
+    captured: dict[ir.Value, None] = {}
+    for graph in subgraphs(node):
+        inside = {value for inner in nodes_of(graph) for value in inner.outputs}
+        for body in (graph, *(body for inner in nodes_of(graph) for body in subgraphs(inner))):
+            inside.update(body.inputs, body.initializers.values())
+        values = [value for inner in nodes_of(graph) for value in inner.inputs if value is not None]
+        captured.update(dict.fromkeys(value for value in (*values, *graph.outputs) if value not in inside))
+    return list(captured)
+
+
 def _graphs_of(attribute: ir.Attr) -> Iterator[tuple[str, ir.Graph]]:
     if attribute.is_ref():
         return

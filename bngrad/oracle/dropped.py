@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.edges import rule_of, smooth_inputs
-from bngrad.autodiff.walk import refuse_hidden_paths
+from bngrad.autodiff.hidden_paths import refuse_hidden_paths
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.node_reader import constant_of

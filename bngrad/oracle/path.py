@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from bngrad.autodiff.dependence import moving_values
 from bngrad.autodiff.edges import reads, smooth_inputs
 from bngrad.autodiff.loss_and_wrt import reaching_values
-from bngrad.autodiff.walk import moving_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

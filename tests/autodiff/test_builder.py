@@ -195,9 +195,12 @@ NO_RULE = {
         "a = local.F(x) b = Exp(x) y = Mul(a, b)",
         r"local\.F node 'a' .*: it has no gradient rule$",
     ),
-    "if": (BRANCHES, r"If node 'y' .*: it has no gradient rule for control flow$"),
+    "in-a-branch": (
+        BRANCHES.replace("p = Exp(x)", "a = local.F(x) p = Exp(a)"),
+        r"local\.F node 'a' \(outputs a\) .*: it has no gradient rule$",
+    ),
     "loop": (LOOP, r"Loop node 'y' .*: it has no gradient rule for control flow$"),
-    "behind-an-if": (f"x1 = local.F(x) {BRANCHES.replace('(x)', '(x1)')}", r"F node .*1 more: If\)$"),
+    "behind-an-if": (f"x1 = local.F(x) {BRANCHES.replace('(x)', '(x1)')}", r"F node 'x1' .*no gradient rule$"),
     "refused-as-well": (
         'a = Acos(x) y = com.microsoft.Gelu <approximate = "sine"> (a)',
         r"Acos node 'a' .*: it has no gradient rule \(and 1 more: Gelu\)$",

@@ -196,7 +196,7 @@ def test_frozen_statistics_do_not_move_with_a_weight_of_the_same_initializer(how
     np.testing.assert_allclose(result["s_grad"], xhat.sum(0), rtol=1e-6)
 
 
-IN_IF = """c = Constant <value = bool {1}> ()
+IN_IF = """low = Constant <value = float {-9}> () least = ReduceMin <keepdims = 0> (x) c = Greater (least, low)
     h = If (c) <then_branch = t () => (float[N, 2] i) { BN },
         else_branch = e () => (float[N, 2] j) { j = Relu (x) }>"""
 IN_LOOP = """two = Constant <value = int64 {2}> () c = Constant <value = bool {1}> ()
@@ -216,6 +216,16 @@ BODIES = {
     "frozen by its name": (IN_IF, IN_BODY, {"frozen": ["bn"]}, 0),
     "frozen in a loop": (IN_LOOP, IN_BODY.replace("(x", "(u") + " r = Add (p, q)", {"frozen": ["*"]}, 0),
 }
+
+
+def test_a_batch_norm_in_the_branch_of_a_constant_condition():
+    text = IN_IF.replace("Greater (least, low)", "Constant <value = bool {1}> ()").replace("BN", IN_BODY)
+    forward = summed(
+        "float[N, 2] x", f"{text} y = Mul (h, k)", initializers=f"{STATISTICS}, float[2] k = {{1, 2}}"
+    )
+    graph = differentiate_ir(ir.from_proto(forward), loss="loss", wrt=["k"])
+    assert graph.running_statistics == {"m": "p", "v": "q"}
+    assert not any(node.op_type == "If" for node in graph.model.graph)
 
 
 @pytest.mark.parametrize("case", BODIES)

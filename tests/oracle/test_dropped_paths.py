@@ -200,7 +200,7 @@ REFUSED = {
     "rounding before more": rounding("q = QuantizeLinear (x, u, z) d = DequantizeLinear (q, u, z) y = Exp (d)"),
     "limit in a branch": (
         two_ways(IN_BRANCH.format("v = ReduceMean <keepdims = 0> (x)"), "bool flag = {1}"),
-        "^If node 'y' .* has Clip node 'p' .* in its body, whose inputs or outputs .* for constants; leave out",
+        "^Clip node 'y' .* has input 1, 'v', .* takes it for a constant; use --builder bngrad, or leave out",
     ),
     "product of updates": (
         two_ways(

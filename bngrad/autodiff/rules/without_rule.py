@@ -8,7 +8,7 @@ from __future__ import annotations
 from bngrad.opset import synchronized
 
 _REASONS: dict[str, str] = {
-    "control flow": "If Loop Scan",
+    "control flow": "Loop Scan",
     "sequences": """
         ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct
         SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence

@@ -1,0 +1,112 @@
+"""Copies of bodies, in which the forward values are computed again for the gradient nodes after them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from bngrad.graph.constant_value import RANDOM_OPS
+from bngrad.graph.node_makers import NodesAtEnd
+from bngrad.graph.node_reader import dtype_of, is_off
+from bngrad.graph.nodes import ORIGIN, describe, is_read
+from bngrad.graph.subgraphs import nodes_of, subgraphs
+from bngrad.opset.gradient_names import gradient_node_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.graph.builder import NodeMaker
+
+
+class BodyCopy:
+    """A copy of a body of a node, to which gradient nodes are added.
+
+    Its values and nodes have the names of the body until it is finished, so that messages have them.
+
+    Args:
+        back: The node.
+        body: The body.
+    """
+
+    def __init__(self, back: Backward, body: ir.Graph) -> None:
+        self._back = back
+        self.graph = body.clone(allow_outer_scope_values=True)
+        self._copies = list(nodes_of(self.graph)), list(_values_of(self.graph))
+        self.graph.name = back.names.fresh(f"{body.name}_grad")
+        self.make = NodesAtEnd(self.graph, back.names, f"{gradient_node_prefix(str(back.node.name))}body")
+        self._results = [_typed(self.make.op("Identity", value), value) for value in self.graph.outputs]
+
+    def result(self, index: int) -> ir.Value:
+        """Returns a value that equals an output of the body, and that nothing reads."""
+        return self._results[index]
+
+    def input(self, word: str, like: ir.Value) -> ir.Value:
+        """Returns a new value, for the inputs, of the type and shape of another."""
+        return _typed(ir.Value(name=self.make.names.fresh(f"{self._back.node.name}_Grad/{word}")), like)
+
+    def finish(self, inputs: Sequence[ir.Value]) -> ir.Graph:
+        """Returns the graph with other inputs, and new names."""
+        nodes, values = self._copies
+        for node in nodes:
+            node.meta[ORIGIN] = describe(node)
+            node.name = self._back.names.fresh(str(node.name))
+        for value in values:
+            if value.name:
+                value.const_value = None  # else the tensor, which the copy shares with the model, is renamed
+                value.name = self._back.names.fresh(value.name)
+        self.graph.inputs[:] = inputs
+        return self.graph
+
+    def set_outputs(self, outputs: Sequence[ir.Value]) -> None:
+        """Changes the outputs, and removes the nodes that these do not need.
+
+        Raises:
+            NoGradientError: What is left draws random numbers, other ones than the forward body drew.
+        """
+        self.graph.outputs[:] = outputs
+        for node in reversed(list(self.graph)):
+            if not any(map(is_read, node.outputs)):
+                _detach(node)
+                self.graph.remove(node)
+        for node in nodes_of(self.graph):
+            if _draws(node):
+                self._back.refuse(
+                    f"its gradient would draw the random numbers of {describe(node)}, in its body, once more; "
+                    "expected a body without random ops"
+                )
+
+
+def zeros_like(make: NodeMaker, value: ir.Value) -> ir.Value:
+    """Returns zeros of the type and shape of a value, which may have any rank."""
+    zero = ir.tensor(np.zeros(1, dtype_of(value).numpy()), dtype=dtype_of(value))
+    return _typed(make.op("ConstantOfShape", make.op("Shape", value), value=zero), value)
+
+
+def _typed(value: ir.Value, like: ir.Value) -> ir.Value:
+    value.type, value.shape = like.type, like.shape
+    return value
+
+
+def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yields the inputs of a graph and of its subgraphs, and the outputs of their nodes."""
+    yield from graph.inputs
+    for node in graph:
+        yield from node.outputs
+        for body in subgraphs(node):
+            yield from _values_of(body)
+
+
+def _detach(node: ir.Node) -> None:
+    """Removes the inputs of a node and of the nodes in its bodies, which count as readers otherwise."""
+    for inner in nodes_of([node]):
+        for index in range(len(inner.inputs)):
+            inner.replace_input_with(index, None)
+
+
+def _draws(node: ir.Node) -> bool:
+    if node.domain or node.op_type not in RANDOM_OPS:
+        return False
+    return node.op_type != "Dropout" or not is_off(node.inputs[2] if len(node.inputs) > 2 else None)

@@ -1,0 +1,88 @@
+"""Prepares If, Loop and Scan of a forward model for differentiation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.graph.fresh_names import Names
+from bngrad.graph.node_makers import NodesAtEnd
+from bngrad.graph.node_reader import constant_of
+from bngrad.graph.nodes import all_nodes, owner
+from bngrad.graph.same_values import origin
+from bngrad.graph.subgraphs import nodes_of, subgraphs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def prepare_bodies(model: ir.Model) -> None:
+    """Inlines the branches that constant conditions choose.
+
+    Args:
+        model: The model, without functions; it is changed.
+    """
+    nodes = [node for node in all_nodes(model) if any(True for _ in subgraphs(node))]
+    if not nodes:
+        return
+    names = Names(model)
+    used = Counter(value.name for graph in model.graphs() for value in _values_of(graph))
+    for node in nodes:
+        branch = _chosen_branch(node)
+        if branch is not None:
+            _inline(node, branch, names, used)
+
+
+def _chosen_branch(node: ir.Node) -> ir.Graph | None:
+    if (node.domain, node.op_type) != ("", "If") or node.inputs[0] is None:
+        return None
+    condition = constant_of(origin(node.inputs[0]))
+    if condition is None or condition.size != 1:
+        return None
+    return node.attributes["then_branch" if condition.item() else "else_branch"].as_graph()
+
+
+def _inline(node: ir.Node, branch: ir.Graph, names: Names, used: Counter[str | None]) -> None:
+    """Replaces an If by the nodes of a branch."""
+    graph = owner(node)
+    _make_own_outputs(branch, names)
+    outputs = list(branch.outputs)
+    branch.outputs.clear()
+    for value in list(branch.initializers.values()):
+        del branch.initializers[str(value.name)]
+        _rename(value, names, used)
+        graph.register_initializer(value)
+    nodes = list(branch)
+    branch.remove(nodes)
+    for value in (value for inner in nodes_of(nodes) for value in inner.outputs):
+        _rename(value, names, used)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, list(node.outputs), outputs)
+
+
+def _rename(value: ir.Value, names: Names, used: Counter[str | None]) -> None:
+    """Renames a value of a branch if another graph, from which the value can be seen now, has one of that name."""
+    if value.name and used[value.name] > 1:
+        tensor, value.const_value = value.const_value, None  # its tensor may be another model's
+        value.name = names.fresh(value.name)
+        value.const_value = tensor
+
+
+def _make_own_outputs(body: ir.Graph, names: Names) -> None:
+    """Copies the outputs of a branch that its nodes do not make, or that are twice among them."""
+    seen: set[ir.Value] = set()
+    for index, value in enumerate(body.outputs):
+        maker = value.producer()
+        if maker is None or maker.graph is not body or value in seen:
+            copy = NodesAtEnd(body, names, str(value.name)).op("Identity", value)
+            copy.type, copy.shape = value.type, value.shape
+            body.outputs[index] = copy
+        seen.add(value)
+
+
+def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from (value for value in graph.initializers.values() if not value.is_graph_input())
+    for node in graph:
+        yield from node.outputs

@@ -1,0 +1,61 @@
+"""Control flow: what is folded, and what is refused in the bodies of If, Loop and Scan."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autodiff.small_models import X, differentiated, gradients, summed
+from bngrad.errors import UnsupportedNodeError
+
+C = "z = Constant <value = float {0}> () m = ReduceMax <keepdims = 0> (x) c = Greater (m, z)"
+"""The condition of a branch, which is true for `X`."""
+
+
+def branch(nodes):
+    """A model of an If whose first branch computes p by these nodes."""
+    return summed(
+        "float[3] x",
+        f"""{C} y = If (c) <then_branch = t () => (float[3] p) {{ {nodes} }},
+        else_branch = e () => (float[3] q) {{ q = Neg (x) }}>""",
+    )
+
+
+REFUSED = {
+    "random numbers": (
+        "r = RandomNormalLike (x) p = Mul (r, x)",
+        r"^If node 'y' .*would draw the random numbers of RandomNormalLike node 'r' \(outputs r\), in its body,",
+    ),
+    "dropout": (
+        "b = Constant <value = bool {1}> () h = Constant <value = float {0.5}> () p = Dropout (x, h, b)",
+        r"^If node 'y' .*would draw the random numbers of Dropout node 'p'",
+    ),
+    "bits": (
+        "s = Cast <to = 8> (x) t = Cast <to = 1> (s) k = Abs (x) p = Mul (t, k)",
+        r"^Cast node 's' .* cannot be differentiated: it has no gradient with respect to input 0, 'x',",
+    ),
+    "an op without a rule": ("p = CumProd (x, z)", r"^CumProd node 'p' \(outputs p\) cannot be differentiated"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_in_a_branch(name):
+    nodes, message = REFUSED[name]
+    with pytest.raises(UnsupportedNodeError, match=message):
+        differentiated(branch(nodes), wrt=["x"])
+
+
+def test_random_numbers_that_no_gradient_needs():
+    nodes = "r = RandomNormalLike (x) e = Exp (x) p = Add (r, e)"
+    np.testing.assert_allclose(gradients(branch(nodes), {"x": X}, wrt=["x"])["x_grad"], np.exp(X), rtol=1e-6)
+
+
+def test_a_constant_condition_is_folded():
+    """Both branches have a value of the same name, and so has the node that follows."""
+    text = """f = Constant <value = bool {0}> () c = Identity (f)
+        y = If (c) <then_branch = t () => (float[3] p) { i = Neg (x) p = Mul (i, i) },
+            else_branch = e () => (float[3] p) <float[3] k = {1, 2, 3}> { i = Exp (x) p = Mul (i, k) }>"""
+    forward = summed("float[3] x", text)
+    assert not any(node.op_type == "If" for node in differentiated(forward, wrt=["x"]).graph)
+    got = gradients(forward, {"x": X}, wrt=["x"])["x_grad"]
+    np.testing.assert_allclose(got, np.exp(X) * [1, 2, 3], rtol=1e-6)
