@@ -95,9 +95,10 @@ REPORTS = {f"{model}.{end}" for model in ("good", "hazard", "empty") for end in 
     [
         pytest.param("gitlab", ["hazard", "empty"], 0, marks=pytest.mark.long),
         ("gitlab", ["good", "empty"], 1),
-        ("jenkins", [], 2),
+        ("jenkins", ["good"], 2),
+        pytest.param("jenkins", [], 2, marks=pytest.mark.long),
     ],
-    ids=["good", "hazard", "unreadable"],
+    ids=["good", "hazard", "unreadable", "all"],
 )
 def test_the_commands_check_every_model(system, left_out, code, checkout):
     install, *lines = SCRIPTS[system]()

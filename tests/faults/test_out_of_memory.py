@@ -56,7 +56,7 @@ def test_all_memory_is_allocated(tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "sizes"),
-    [("inspect", MEGABYTES[::2]), *(pytest.param(name, MEGABYTES, marks=pytest.mark.long) for name in ARGUMENTS)],
+    [("inspect", MEGABYTES[::3]), *(pytest.param(name, MEGABYTES, marks=pytest.mark.long) for name in ARGUMENTS)],
     ids=["some", *ARGUMENTS],
 )
 def test_out_of_memory(command, sizes, tmp_path):

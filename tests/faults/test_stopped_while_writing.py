@@ -36,7 +36,7 @@ def model(name, scale):
     return proto
 
 
-@pytest.fixture(params=["inside", "copied"])
+@pytest.fixture
 def arguments(request, tmp_path):
     """The arguments of a command whose output file already exists."""
     for folder in ("source", "old"):
@@ -60,11 +60,20 @@ def steps(folder, number, stride, arguments):
 
 
 OLD, NEW = ["old", 2.0], ["new", 3.0]
-STRIDES = [47, pytest.param(1, marks=pytest.mark.long)]
+STRIDES = {"some-lines": 47, "every-line": 1}
 
 
-@pytest.mark.parametrize("stride", STRIDES, ids=["some-lines", "every-line"])
-def test_killed(arguments, stride, tmp_path):
+def selected(name, values, *combinations):
+    """Parametrizes a test by where the weights are and by values, of which all but some combinations are long."""
+    cases = [(where, value) for where in ("inside", "copied") for value in values]
+    marks = [() if case in combinations else pytest.mark.long for case in cases]
+    cases = [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
+    return pytest.mark.parametrize(("arguments", name), cases, indirect=["arguments"])
+
+
+@selected("lines", STRIDES, ("inside", "some-lines"), ("copied", "some-lines"))
+def test_killed(arguments, lines, tmp_path):
+    stride = STRIDES[lines]
     before = sorted(path.name for path in (tmp_path / "old").iterdir())
     reports = steps(tmp_path, signal.SIGKILL, stride, arguments)
     assert len(reports) * stride > 40
@@ -79,8 +88,9 @@ def test_killed(arguments, stride, tmp_path):
         assert all(line.startswith("bngrad: note: out.onnx.") for line in errors.splitlines())
 
 
-@pytest.mark.parametrize("stride", STRIDES, ids=["some-lines", "every-line"])
-def test_interrupted(arguments, stride, tmp_path):
+@selected("lines", STRIDES, ("copied", "some-lines"))
+def test_interrupted(arguments, lines, tmp_path):
+    stride = STRIDES[lines]
     before = sorted(path.name for path in (tmp_path / "old").iterdir())
     reports = steps(tmp_path, signal.SIGINT, stride, arguments)
     assert len(reports) * stride > 40
@@ -110,7 +120,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("size", [10, 399, pytest.param(1000, marks=pytest.mark.long)])
+@selected("size", [10, 399, 1000], ("inside", 10), ("copied", 399))
 def test_killed_in_the_middle_of_a_write(size, arguments, tmp_path):
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
     command = [sys.executable, "-c", KILLED_AT_A_BYTE, str(size), *arguments]

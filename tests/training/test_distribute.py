@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -19,8 +20,8 @@ from bngrad.cli import run
 from bngrad.errors import InputError, ModelError
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.training.step_info import KEY, read_step_info
-from digits_training import MODEL
 from emulated_ranks import Ranks
+from residual_network import network as residual_network
 
 # ONNX Runtime has no Conv in double, and rounds 16 bits.
 pytestmark = pytest.mark.filterwarnings("ignore:whether loss 'loss' depends on more:bngrad.BngradWarning")
@@ -92,14 +93,21 @@ KERAS = """l = SoftmaxCrossEntropyLoss <reduction = "none"> (logits, labels) sum
 LOSSES["Keras's mean"] = KERAS
 
 
+@functools.cache
+def with_loss(loss):
+    """The results of one rank on the whole batch, and the model of each of several ranks."""
+    model = network(loss=LOSSES[loss])
+    (results,) = Ranks(1).run(bngrad.differentiate(model), [batch()])
+    return results, bngrad.differentiate(model, sync=True)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # the mean of ignored labels
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_gradients_of_the_whole_batch(split, loss):
-    model = network(loss=LOSSES[loss])
-    (want,) = Ranks(1).run(bngrad.differentiate(model), [batch()])
+    want, model = with_loss(loss)
     ranks = Ranks(len(SPLITS[split]))
-    results = ranks.run(bngrad.differentiate(model, sync=True), shards(batch(), SPLITS[split]))
+    results = ranks.run(model, shards(batch(), SPLITS[split]))
     assert all(keys == ranks.keys[0] for keys in ranks.keys)
     assert len(set(ranks.keys[0])) == len(ranks.keys[0])
     for result in results:
@@ -258,15 +266,16 @@ def test_the_collectives_of_a_step():
     assert sorted(keys) == sorted(["bn/moments", "bn2/moments", "weights", "loss", *gradients, "gradients/0"])
 
 
-def test_every_rank_makes_the_same_step():
+def test_every_rank_makes_the_same_step(tmp_path):
     """Ranks that make it by themselves compare its bytes; the order of Python's sets differs between processes."""
     program = """import sys, bngrad
 step = bngrad.training_step(sys.argv[1], sync=True)
 sys.stdout.buffer.write(step.model.SerializeToString(deterministic=True))"""
     models = set()
+    onnx.save(residual_network(), tmp_path / "model.onnx")
     for seed in ("1", "3"):  # under which two domains have another order
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", program, MODEL]
+        command = [sys.executable, "-c", program, tmp_path / "model.onnx"]
         models.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     assert len(models) == 1
 
