@@ -86,7 +86,7 @@ def may_overflow(value: ir.Value | None) -> bool:
         if node is None or node.op_type not in _MOVES:
             break
         node = _producer(node.inputs[0], 0)
-    return node is not None and (node.op_type == "Exp" or is_singular(node))
+    return node is not None and (node.op_type in ("Cosh", "Exp", "Sinh") or is_singular(node))
 
 
 def is_singular(node: ir.Node) -> bool:
@@ -95,7 +95,7 @@ def is_singular(node: ir.Node) -> bool:
         return False
     if node.op_type in ("Log", "ReduceLogSum", "Reciprocal", "Sqrt"):
         return not is_positive(node.inputs[0])
-    if node.op_type == "Div":
+    if node.op_type in ("Div", "Mod"):
         return not is_nonzero(node.inputs[1])
     if node.op_type == "Pow":
         exponent = _number(node.inputs[1])

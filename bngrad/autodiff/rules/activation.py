@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.rule import gradient
+from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.broadcasting import sum_to
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.graph.sigmoids import sigmoid as sigmoid_of
@@ -75,6 +76,15 @@ def thresholded_relu(back: Backward) -> Gradients:
     """dX = dY where X > alpha, else 0."""
     above = back.op("Greater", back.x(0), like(back, back.attribute("alpha", 1.0), back.dY))
     return [back.kept(above, back.dY)]
+
+
+@gradient("Shrink", versions=(9,), attributes={"bias": ANY, "lambd": ANY})
+def shrink(back: Backward) -> Gradients:
+    """dX = dY where |X| > lambd, else 0."""
+    dtype = statistics_dtype(back.x(0))  # of the kernel's comparison
+    size = back.op("Abs", back.cast(back.x(0), dtype))
+    outside = back.op("Greater", size, back.constant(back.attribute("lambd", 0.5), dtype))
+    return [back.kept(outside, back.dY)]
 
 
 @gradient("Softsign", versions=(1, 22))
@@ -151,6 +161,20 @@ def gelu(back: Backward) -> Gradients:
 def quick_gelu(back: Backward) -> Gradients:
     """QuickGeluGrad, with the alpha of the forward node."""
     return [back.microsoft("QuickGeluGrad", back.dY, back.x(0), **back.attributes())]
+
+
+@gradient("Swish", versions=(24,), attributes=ALPHA)
+def swish(back: Backward) -> Gradients:
+    """dX = dY s (1 + z (1 - s)), s = sigmoid z, z = alpha X, where Y = X s.
+
+    Beyond 1000 the factor is 0 or 1 in any type, and an infinite z would give NaN.
+    """
+    x, unit = back.x(0), like(back, 1, back.dY)
+    z = back.op("Mul", x, like(back, back.attribute("alpha", 1.0), x))
+    z = back.op("Clip", z, like(back, -1000, x), like(back, 1000, x))
+    s = sigmoid_of(back, z, dtype_of(back.dY))
+    bend = back.op("Mul", z, back.op("Sub", unit, s))
+    return [back.times(back.dY, back.op("Mul", s, back.op("Add", unit, bend)))]
 
 
 @gradient("BiasGelu", domain=MICROSOFT, inputs=(0, 1))

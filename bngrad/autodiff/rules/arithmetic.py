@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.rule import for_each_input, gradient
+from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.guards import zero_where_zero
 from bngrad.graph.node_reader import constant_of, dtype_of, like
 from bngrad.graph.signs import is_nonzero, is_positive, is_singular, may_overflow
+from bngrad.opset.op_attributes import FLAG
 from bngrad.opset.ort_dialect import MICROSOFT
 
 if TYPE_CHECKING:
@@ -63,6 +65,23 @@ def div(back: Backward) -> Gradients:
     names = ["dA" if back.needs(0) else "", "dB"]
     dA, dB = back.outputs_of("DivGrad", back.dY, back.x(0), back.x(1), outputs=names, domain=MICROSOFT)
     return [dA if dA.name else None, dB]
+
+
+@gradient("Mod", inputs=(0, 1), versions=(13, 28), attributes={"fmod": FLAG})
+def mod(back: Backward) -> Gradients:
+    """dA = dY, dB = -dY (A - Y) / B: the quotient, rounded down or with fmod toward 0, which is constant."""
+    a, b = back.x(0), back.x(1)
+    dtype = statistics_dtype(a)
+
+    def flow(index: int) -> ir.Value:
+        if not index:
+            return back.dY
+        # Rounded, because the difference may have lost digits; in 16 bits it would have lost too many.
+        product = back.op("Sub", back.cast(a, dtype), back.cast(back.y(), dtype))
+        quotient = back.op("Round", back.op("Div", product, back.cast(b, dtype)))
+        return back.op("Neg", back.times(back.dY, cast_like(back, quotient, dtype, a), singular=not is_nonzero(b)))
+
+    return for_each_input(back, flow)
 
 
 @gradient("Pow", inputs=(0, 1), versions=(15,))

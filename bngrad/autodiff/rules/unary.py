@@ -124,12 +124,71 @@ def atan(back: Backward) -> Gradients:
     return [back.times(back.dY, slope)]
 
 
+@gradient("Sinh", versions=(9, 22))
+def sinh(back: Backward) -> Gradients:
+    """dX = dY cosh X, which may be infinite where X is not."""
+    return [back.times(back.dY, back.op("Cosh", back.x(0)), singular=True)]
+
+
+@gradient("Cosh", versions=(9, 22))
+def cosh(back: Backward) -> Gradients:
+    """dX = dY sinh X, which may be infinite where X is not."""
+    return [back.times(back.dY, back.op("Sinh", back.x(0)), singular=True)]
+
+
+@gradient("Asin", versions=(7, 22))
+def asin(back: Backward) -> Gradients:
+    """dX = dY / sqrt(1 - X^2), as a product of roots: next to -1 and 1 the square of X has lost the digits."""
+    unit = like(back, 1, back.x(0))
+    return [_over(back, back.dY, _root(back, back.op("Sub", unit, back.x(0)), back.op("Add", unit, back.x(0))))]
+
+
+@gradient("Acos", versions=(7, 22))
+def acos(back: Backward) -> Gradients:
+    """dX = -dY / sqrt(1 - X^2), as for Asin."""
+    (dX,) = asin(back)
+    return [back.op("Neg", dX)]
+
+
+@gradient("Atanh", versions=(9, 22))
+def atanh(back: Backward) -> Gradients:
+    """dX = dY / (1 - X^2)."""
+    unit = like(back, 1, back.x(0))
+    divisor = back.op("Mul", back.op("Sub", unit, back.x(0)), back.op("Add", unit, back.x(0)))
+    return [_over(back, back.dY, divisor)]
+
+
+@gradient("Acosh", versions=(9, 22))
+def acosh(back: Backward) -> Gradients:
+    """dX = dY / sqrt(X^2 - 1), as a product of roots, because the square of X overflows in 16 bits."""
+    unit = like(back, 1, back.x(0))
+    return [_over(back, back.dY, _root(back, back.op("Sub", back.x(0), unit), back.op("Add", back.x(0), unit)))]
+
+
+@gradient("Asinh", versions=(9, 22))
+def asinh(back: Backward) -> Gradients:
+    """dX = dY / sqrt(1 + X^2), which is m sqrt(1 + r^2) for m = max(|X|, 1) and r = min(|X|, 1) / m.
+
+    The square of X overflows in 16 bits.
+    """
+    unit, size = like(back, 1, back.x(0)), back.op("Abs", back.x(0))
+    longer = back.op("Max", size, unit)
+    ratio = back.op("Div", back.op("Min", size, unit), longer)
+    root = back.op("Sqrt", back.op("Add", back.op("Mul", ratio, ratio), unit))
+    return [back.op("Div", back.dY, back.op("Mul", longer, root))]
+
+
 @gradient("Erf", versions=(13,))
 def erf(back: Backward) -> Gradients:
     """dX = dY 2 / sqrt(pi) exp(-X^2)."""
     x = back.x(0)
     bell = back.op("Exp", back.op("Neg", back.op("Mul", x, x)))
     return [back.times(back.dY, back.op("Mul", bell, like(back, 2 / math.sqrt(math.pi), x)))]
+
+
+def _root(back: Backward, first: ir.Value, second: ir.Value) -> ir.Value:
+    """Returns the root of a product, from the roots of its factors."""
+    return back.op("Mul", back.op("Sqrt", first), back.op("Sqrt", second))
 
 
 def _over(back: Backward, dY: ir.Value, divisor: ir.Value) -> ir.Value:

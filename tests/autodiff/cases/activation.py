@@ -30,6 +30,8 @@ CASES = [
     Case("celu-alpha", X, "y = Celu <alpha = 0.3> (x)", oracle=NO_RULE),
     Case("thresholded-relu", X, "y = ThresholdedRelu <alpha = 0.3> (x)", oracle=NO_RULE),
     Case("thresholded-relu-default", X, "y = ThresholdedRelu(x)", draw=WIDE, oracle=NO_RULE),
+    Case("shrink", X, "y = Shrink(x)", oracle=NO_RULE),
+    Case("shrink-soft", X, "y = Shrink <bias = 0.7, lambd = 0.3> (x)", oracle=NO_RULE),
     Case("softsign", X, "y = Softsign(x)", oracle=NO_RULE),
     Case("mish", X, "y = Mish(x)", draw=WIDE, oracle=NO_RULE),
     Case("mish-opset-26", X, "y = Mish(x)", opset=26, oracle=NO_RULE),
@@ -65,6 +67,8 @@ CASES = [
     Case("fast-gelu-bias-only", f"{X}, float[3] b", "y = com.microsoft.FastGelu(x, b)", ("b",)),
     Case("quick-gelu", X, "y = com.microsoft.QuickGelu(x)"),
     Case("quick-gelu-alpha", X, "y = com.microsoft.QuickGelu <alpha = 0.7> (x)"),
+    Case("swish", X, "y = Swish(x)", draw=WIDE, oracle=NO_RULE, opset=24),
+    Case("swish-alpha", X, "y = Swish <alpha = -0.7> (x)", draw=WIDE, oracle=NO_RULE, opset=24),
     Case("bias-gelu", f"{X}, float[3] b", "y = com.microsoft.BiasGelu(x, b)", ("x", "b")),
     Case("bias-gelu-bias-only", f"{X}, float[3] b", "y = com.microsoft.BiasGelu(x, b)", ("b",)),
 ]

@@ -21,6 +21,8 @@ NUMBERS = {
     "HardSigmoid": {"alpha": (0.5, 1 / 6, -0.3), "beta": (0.1, 0.75, -0.2)},
     "LeakyRelu": {"alpha": (0.0, 0.3, 1.5, -0.4)},
     "Selu": {"alpha": (0.5, 2.0, -0.5), "gamma": (1.0, 0.5, 1.5)},
+    "Shrink": {"bias": (0.5, -0.2, 1.0), "lambd": (0.0, 0.3, 1.0, -0.5)},
+    "Swish": {"alpha": (1.0, 1.7, -0.5, 0.0)},
     "ThresholdedRelu": {"alpha": (0.3, 0.0, -0.5, 2.0)},
 }
 
@@ -85,6 +87,14 @@ def two(b: Sketch, op_type: str) -> list[Value]:
     if op_type == "Div":
         y = away_from_zero(b, y)
     return b.emit(op_type, [x, y] if op_type == "Div" or b.draw.chance(0.5) else [y, x])
+
+
+def mod(b: Sketch) -> list[Value]:
+    x = b.any()
+    divisor = away_from_zero(b, b.of_shape(b.broadcast_with(x.shape)))
+    # Below opset 28 floats have only the remainder with the sign of x.
+    fmod = b.maybe(b.draw.choice([0, 1])) if b.opset >= 28 else 1
+    return b.emit("Mod", [x, divisor], fmod=fmod)
 
 
 def several(b: Sketch, op_type: str) -> list[Value]:
@@ -241,6 +251,7 @@ ENTRIES = {
     ("", "EyeLike"): eye_like,
     ("", "Gelu"): gelu,
     ("", "Hardmax"): hardmax,
+    ("", "Mod"): mod,
     ("", "PRelu"): prelu,
     ("", "Pow"): power,
     ("", "Range"): range_,

@@ -66,6 +66,12 @@ def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return functional.threshold(x, alpha, 0.0)
 
 
+@op("Shrink")
+def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """X + bias below -lambd, x - bias above lambd, else 0."""
+    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, torch.zeros_like(x)))
+
+
 @op("HardSigmoid")
 def hard_sigmoid(x: Tensor, *, alpha: float = float32(0.2), beta: float = 0.5) -> Tensor:
     """Alpha x + beta between 0 and 1."""
