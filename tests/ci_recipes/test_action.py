@@ -130,7 +130,9 @@ def test_every_model_is_checked_even_if_one_cannot_be_read(job):
     ]
 
 
-@pytest.mark.parametrize(("fail_on", "passes"), [("hazard", False), ("none", True)])
+@pytest.mark.parametrize(
+    ("fail_on", "passes"), [("hazard", False), pytest.param("none", True, marks=pytest.mark.long)]
+)
 def test_a_hazard_fails_if_it_is_asked_for(fail_on, passes, job):
     action = job(models="models/good.onnx\nmodels/hazard.onnx", against="none", fail_on=fail_on)
     assert action.run() is passes

@@ -607,7 +607,9 @@ def test_a_reader_that_has_seen_enough(arguments):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "λ"), ("cp1252", "\\u03bb")])
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [pytest.param("utf-8", "λ", marks=pytest.mark.long), ("cp1252", "\\u03bb")]
+)
 def test_output_in_an_encoding_that_lacks_a_character(encoding, shown):
     """As that of a pipe on Windows."""
     model = parse(TRAINING_GRAPH)

@@ -789,7 +789,7 @@ def test_a_run_resumed_without_validation_writes_its_last_state(command):
 @pytest.mark.parametrize("reader", ["| head -n 1", ">&-"], ids=["pipe", "closed"])
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 def test_training_ends_where_nobody_reads_its_lines(reader):
-    options = " ".join([*TRAIN, "--epochs", "100", "-o", "out.onnx"])
+    options = " ".join([*TRAIN, "--epochs", "30", "-o", "out.onnx"])
     done = subprocess.run(  # noqa: S602 - the arguments are ours
         f"{sys.executable} -m bngrad {options} {reader}", shell=True, capture_output=True, text=True, check=False
     )

@@ -353,6 +353,6 @@ def test_an_output_overwrites_nothing_that_is_read(options, message, folder, cap
 )
 def test_a_failure_stays_one_where_nobody_reads_it(form, reader):
     wrong = f"{sys.executable} -m bngrad validate model.onnx --implementation function --rtol 0 --atol 0"
-    wrong += f" {form} {reader}"
+    wrong += f" --against reference {form} {reader}"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {wrong}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
