@@ -19,7 +19,7 @@ from fuzz.file_campaign import COMMANDS, FileCase, judge, make
 from fuzz.file_seeds import file_seeds
 from fuzz.judge import run_in_process
 
-COUNT = 40
+COUNT = 25
 
 
 def test_a_short_campaign():
