@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import onnxruntime
@@ -62,12 +63,20 @@ COMMANDS = {
 }
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with a model, its step and data."""
+    folder = tmp_path_factory.mktemp("files")
+    step_of().save(folder / "step.onnx")
+    bngrad.save(network(), folder / "model.onnx")
+    np.savez(folder / "train.npz", **samples(40))
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def folder(files, tmp_path, monkeypatch):
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    step_of().save("step.onnx")
-    bngrad.save(network(), "model.onnx")
-    np.savez("train.npz", **samples(40))
 
 
 def answer(arguments, capsys):

@@ -110,7 +110,7 @@ def test_parameters_are_drawn_by_role(model, parameters):
             assert (variance.min() >= 0.5, variance.max() < 1.5) == (True, True), node.name
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5])
+@pytest.mark.parametrize("batch", [1, 2, pytest.param(5, marks=pytest.mark.long)])
 def test_forward_runs_at_every_batch_size(session, batch):
     rng = np.random.default_rng(batch)
     images, labels = session.get_inputs()
