@@ -54,6 +54,8 @@ class Case:
     """The largest difference of float and float64, relative to the largest element."""
     element: str = "float"
     """The type of the outputs and of the loss."""
+    is_long: bool = False
+    """Whether only `make test-long` runs it, as other cases have every two of its properties."""
 
     def __str__(self):
         return self.name
@@ -100,7 +102,11 @@ def every(**tables: Sequence[Case]) -> pytest.MarkDecorator:
     assert all(tables.values()), "a table has no cases"
     return pytest.mark.parametrize(
         "case",
-        [pytest.param(case, id=f"{table}: {case}") for table, cases in tables.items() for case in cases],
+        [
+            pytest.param(case, id=f"{table}: {case}", marks=[pytest.mark.long] * case.is_long)
+            for table, cases in tables.items()
+            for case in cases
+        ],
     )
 
 

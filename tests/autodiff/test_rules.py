@@ -14,6 +14,7 @@ from autodiff.gradient_checks import (
     CheckedCase,
     against_differences,
     against_oracle,
+    against_oracle_on_stock,
     in_bfloat16,
     in_float16,
     loss_on_stock,
@@ -47,6 +48,12 @@ LOWERED_FOR_TRAINING_BUILD = [
 """Ops without a CPU kernel in the training build are lowered for it too."""
 
 
+ON_ORACLE = [case for table in TABLES.values() for case in table if not case.oracle]
+"""The cases of which ORT's builder is an oracle: `make test` lowers the graphs of every third."""
+IN_16_BITS = list(sixteen_bits.SAMPLE)[::3]
+"""The cases that `make test` also checks in 16 bits."""
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_every_case_has_a_name_of_its_own(table):
     assert [name for name, times in Counter(case.name for case in TABLES[table]).items() if times > 1] == []
@@ -66,12 +73,14 @@ def checks_of(case: Case) -> Iterator[tuple[Check, Dims]]:
         yield loss_on_stock, dims
     for dims in case.dims[-1:] if case.oracle else case.dims:
         yield against_oracle, dims
+    if case in ON_ORACLE[::3]:
+        yield against_oracle_on_stock, case.dims[-1]
     yield ort_checks.between_transposes, case.dims[0]
     batches = [dims for dims in case.dims if dims.get("N", 1) != 1]
     # The process ends in ONNX Runtime's kernels of LSTM and GRU.
     if batches and case not in recurrent.CASES:
         yield ort_checks.with_an_empty_batch, batches[0]
-    if case in sixteen_bits.FLOAT16:
+    if case in IN_16_BITS:
         yield sixteen_bits.SAMPLE[case], sixteen_bits.FLOAT16[case]
     if case in LOWERED_FOR_TRAINING_BUILD and case.opset <= NEWEST:
         yield on_training_build, case.dims[-1]
@@ -82,6 +91,14 @@ def test_gradients(case, oracle):
     checked = CheckedCase(case, oracle)
     for check, dims in checks_of(case):
         checked.run(check, dims)
+
+
+@pytest.mark.long
+@every(**{"on stock": ON_ORACLE})
+def test_oracle_on_stock(case, oracle):
+    checked = CheckedCase(case, oracle)
+    for dims in case.dims:
+        checked.run(against_oracle_on_stock, dims)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autodiff.gradient_cases import FLOAT_ALONE, NO_RULE, Case, positive
+from pairwise import all_pairs
 
 BOTH = "ORT's builder drops what comes from the second output"
 N = ({"N": 1}, {"N": 4})
@@ -47,19 +48,27 @@ def softmaxes():
         )
 
 
+REDUCTIONS = ("mean", "sum", "none")
+FORMS = [
+    ("", False, None),
+    (", weights", True, None),
+    (", a class ignored", False, 2),
+    (", padding of -1", False, -1),
+    (", padding of -100", False, -100),
+    (", weights and a class ignored", True, 2),
+    (", weights and padding of -100", True, -100),
+]
+FORMS_BY_WEIGHTS = [("", None), (", a class ignored", 2), (", padding of -100", -100)]
+SHAPES = [("N, 5", "N", N), ("N, 5, H, W", "N, H, W", IMAGES)]
+
+
 def losses(op):
     oracle = NO_RULE if op == "NegativeLogLikelihoodLoss" else ""
-    for reduction in ("mean", "sum", "none"):
-        for what, weighted, ignore in [
-            ("", False, None),
-            (", weights", True, None),
-            (", a class ignored", False, 2),
-            (", padding of -1", False, -1),
-            (", padding of -100", False, -100),
-            (", weights and a class ignored", True, 2),
-            (", weights and padding of -100", True, -100),
-        ]:
-            for shape, of_labels, sizes in [("N, 5", "N", N), ("N, 5, H, W", "N, H, W", IMAGES)]:
+    selected = all_pairs(REDUCTIONS, FORMS, SHAPES)
+    for reduction in REDUCTIONS:
+        for form in FORMS:
+            for extents in SHAPES:
+                (what, weighted, ignore), (shape, of_labels, sizes) = form, extents
                 attributes = f'reduction = "{reduction}"' + (f", ignore_index = {ignore}" if ignore else "")
                 yield Case(
                     f"{op} [{shape}] {reduction}{what}",
@@ -68,6 +77,7 @@ def losses(op):
                     dims=sizes if reduction == "mean" and not weighted else sizes[1:],
                     draw={"t": labels(ignored=ignore), "w": positive},
                     oracle=oracle,
+                    is_long=(reduction, form, extents) not in selected,
                 )
     for what, more in [
         ("int32 labels", {}),
@@ -101,18 +111,21 @@ def losses(op):
 def losses_by_weights(op):
     """Cases in which the weights of the classes have a gradient."""
     oracle = "ORT's builder takes weights of classes for constants"
-    for reduction in ("mean", "sum", "none"):
-        for what, ignore in [("", None), (", a class ignored", 2), (", padding of -100", -100)]:
-            for shape, of_labels, dims in [("N, 5", "N", N[1:]), ("N, 5, H, W", "N, H, W", IMAGES[1:])]:
+    selected = all_pairs(REDUCTIONS, FORMS_BY_WEIGHTS, SHAPES)
+    for reduction in REDUCTIONS:
+        for form in FORMS_BY_WEIGHTS:
+            for extents in SHAPES:
+                (what, ignore), (shape, of_labels, sizes) = form, extents
                 attributes = f'reduction = "{reduction}"' + (f", ignore_index = {ignore}" if ignore else "")
                 yield Case(
                     f"{op} [{shape}] {reduction}{what}, by weights too",
                     f"float[{shape}] x, int64[{of_labels}] t, float[5] w",
                     f"y = {op} <{attributes}> (x, t, w)",
                     ("x", "w"),
-                    dims=dims,
+                    dims=sizes[1:],
                     draw={"t": labels(ignored=ignore), "w": positive},
                     oracle=oracle,
+                    is_long=(reduction, form, extents) not in selected,
                 )
     for what, more in [
         ("alone", {"wrt": ("w",)}),
