@@ -42,5 +42,5 @@ RESIZE: Attributes = {
     "nearest_mode": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"),
 }
 ROUNDING: Attributes = {"round_mode": ANY, "saturate": FLAG}
-SCATTER: Attributes = {"reduction": ("none", "add")}
+SCATTER: Attributes = {"reduction": ("none", "add", "mul", "max", "min")}
 RANDOM: Attributes = {"dtype": ANY, "seed": ANY}

@@ -14,6 +14,7 @@ from autodiff.cases import (
     pooling,
     reduction,
     resampling,
+    scatter,
     shape,
 )
 from autodiff.gradient_checks import in_bfloat16, in_float16
@@ -32,14 +33,14 @@ def at_opset_22(case):
 
 
 NO_KERNEL = {
-    *("ScatterElements adds", "ScatterND adds"),
+    *(case.name for case in scatter.CASES if case.oracle == scatter.IGNORED),
     *("reverse sequence time first", "reverse sequence batch first"),
 }
 """Cases without a kernel of ONNX Runtime in float16, or without bfloat16 in ONNX."""
 
 BFLOAT16 = {
     **some(convolution.CASES, at_opset_22),
-    **some(indexing.CASES, lambda case: case.name not in NO_KERNEL),
+    **some(indexing.CASES, lambda case: case.name not in NO_KERNEL and case not in indexing.CHOICES),
     **some(pooling.CASES, at_opset_22),
     **some(
         resampling.CASES,
@@ -49,10 +50,12 @@ BFLOAT16 = {
             and case.name != "resize by computed scales"
         ),
     ),
+    **some(scatter.CASES, lambda case: case.name not in NO_KERNEL),
     **some(shape.CASES),
 }
 FLOAT16 = {
     **BFLOAT16,
+    **some(indexing.CHOICES, lambda case: not case.name.startswith("unique")),
     **some(loss.CASES, lambda case: not any(word in case.name for word in ("sum", "none", "opset")), size=-1),
     **some(matrix.CASES, size=-1),
     # Its parameters and statistics may be of other types: test_normalization_rules.py has those.

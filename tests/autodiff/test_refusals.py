@@ -236,15 +236,10 @@ def test_what_may_reduce_nothing(op, what):
 
 
 NOT_LOWERED = {
-    "scatter elements, product": (
-        "float[4] x, int64[2] i, float[2] u",
-        'y = ScatterElements <reduction = "mul"> (x, i, u)',
-        "it has reduction = 'mul'; expected one of none, add",
-    ),
-    "scatter, largest": (
-        "float[4] x, int64[2, 1] i, float[2] u",
-        'y = ScatterND <reduction = "max"> (x, i, u)',
-        "it has reduction = 'max'; expected one of none, add",
+    "scatter, product, by indices of unknown length": (
+        "float[4] x, int64[2, K] i, float[2] u",
+        'y = ScatterND <reduction = "mul"> (x, i, u)',
+        "the last dimension of its indices is not known; expected a number",
     ),
     "gather of unknown rank": (
         "float[8] x, int64[K] n, int64[2] i",

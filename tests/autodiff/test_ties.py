@@ -30,6 +30,7 @@ def axes(*values):
 
 
 NOTHING = "s = Shape (x) z = ConstantOfShape (s)"
+SCATTERED = f"{NOTHING} i = ConstantOfShape <value = int64[1] {{0}}> (s) y = ScatterElements"
 MODELS = {
     "`Clip`": ([-1, 1], f"{number('a', -1.0)} {number('b', 1.0)} y = Clip (x, a, b)"),
     "`Clip` from 0 to 6": ([0, 6], f"{number('a', 0.0)} {number('b', 6.0)} y = Clip (x, a, b)"),
@@ -48,14 +49,13 @@ MODELS = {
     "`PRelu`, slope 1/4": ([0, 0], f"{floats('a', 0.25)} y = PRelu (x, a)"),
     "`Abs`": ([0, 0], "y = Abs (x)"),
     "`ReduceL1`": ([0, 0], "y = ReduceL1 (x)"),
-    "`ScatterElements`": (
-        [1, 2],
-        f"{NOTHING} i = ConstantOfShape <value = int64[1] {{0}}> (s) y = ScatterElements <axis = 1> (z, i, x)",
-    ),
+    "`ScatterElements`": ([1, 2], f"{SCATTERED} <axis = 1> (z, i, x)"),
     "`ScatterND`": (
         [1, 2],
         f"{NOTHING} {axes(1, 2, 2)} i = ConstantOfShape <value = int64[1] {{0}}> (a) y = ScatterND (z, i, x)",
     ),
+    "`ScatterElements`, largest": ([2, 2], f'{SCATTERED} <axis = 1, reduction = "max"> (z, i, x)'),
+    "`Unique`": ([2, 2], "y = Unique (x)"),
 }
 """The point, and the nodes from x to y; both elements are at a limit or tie."""
 

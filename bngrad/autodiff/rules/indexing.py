@@ -8,12 +8,10 @@ import onnx_ir as ir
 
 from bngrad.autodiff.rule import gradient
 from bngrad.graph.node_reader import dtype_of
-from bngrad.graph.shapes import shape_of, zeros
-from bngrad.opset.op_attributes import ANY, AXIS, FLAG, SCATTER
+from bngrad.graph.shapes import dimension_of, shape_of, zeros
+from bngrad.opset.op_attributes import ANY, AXIS, FLAG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
@@ -46,44 +44,45 @@ def gather_nd(back: Backward) -> Gradients:
     return [back.microsoft("GatherNDGrad", shape_of(back, back.x(0)), back.x(1), back.dY, batch_dims=batch_dims)]
 
 
-@gradient("ScatterElements", inputs=(0, 2), versions=(18,), attributes={**AXIS, **SCATTER})
-def scatter_elements(back: Backward) -> Gradients:
-    """dX = dY, except 0 where updates replaced X; dupdates = dY there."""
-    axis = {"axis": back.attribute("axis", 0)}
-    return _scattered(back, axis, lambda values: back.op("GatherElements", values, back.x(1), **axis))
+@gradient("TopK", versions=(11, 24), attributes={**AXIS, "largest": FLAG, "sorted": FLAG})
+def top_k(back: Backward) -> Gradients:
+    """dX = dValues at the indices that the node returns, else 0; it decides which of equal elements those are."""
+    x, axis = back.x(0), back.attribute("axis", -1)
+    nothing = zeros(back, shape_of(back, x), dtype_of(x))
+    return [back.op("ScatterElements", nothing, _indices(back), back.dY, axis=axis)]
 
 
-@gradient("ScatterND", inputs=(0, 2), versions=(18,), attributes=SCATTER)
-def scatter_nd(back: Backward) -> Gradients:
-    """dX = dY, except 0 where updates replaced X; dupdates = dY there, by whole indices."""
-    return _scattered(back, {}, lambda values: back.op("GatherND", values, back.x(1)))
+@gradient("Compress", versions=(11, 28), attributes=AXIS)
+def compress(back: Backward) -> Gradients:
+    """dX = dY at the elements that were kept, else 0. Their numbers are those that the op keeps of all numbers."""
+    x, axis = back.x(0), back.attribute("axis", None)
+    size = back.op("Size", x) if axis is None else back.op("Squeeze", dimension_of(back, x, axis), back.int64([0]))
+    numbers = back.op("Range", back.int64(0), size, back.int64(1))
+    return [_put_back(back, back.op("Compress", numbers, back.x(1), axis=0), axis)]
 
 
-def _scattered(back: Backward, attributes: dict[str, int], picked: Callable[[ir.Value], ir.Value]) -> Gradients:
-    """Gradients of both; of several updates of one element all have one, or the last, as the framework has it."""
-    reduction = back.attribute("reduction", "none")
-    dX = dupdates = None
-    if back.needs(0) and reduction == "add":
-        dX = back.dY
-    elif back.needs(0):
-        nothing = zeros(back, shape_of(back, back.x(2)), dtype_of(back.x(0)))
-        dX = back.op(back.node.op_type, back.dY, back.x(1), nothing, **attributes)
-    if back.needs(2):
-        dupdates = picked(back.dY)
-        if reduction == "none" and back.tie == "last":
-            numbers = _numbered(back, back.x(2))
-            nobody = zeros(back, shape_of(back, back.x(0)), ir.DataType.INT64)
-            last = picked(back.op(back.node.op_type, nobody, back.x(1), numbers, **attributes))
-            dupdates = back.kept(back.op("Equal", last, numbers), dupdates)
-    return [dX, None, dupdates]
+@gradient("Unique", versions=(11, 28), attributes={**AXIS, "sorted": FLAG})
+def unique(back: Backward) -> Gradients:
+    """dX = dY at the first of equal elements, or slices, else 0: ONNX defines their indices."""
+    return [_put_back(back, _indices(back), back.attribute("axis", None))]
 
 
-def _numbered(back: Backward, value: ir.Value) -> ir.Value:
-    """Returns the numbers of the elements of a value, in its shape."""
-    numbers = back.op(
-        "Range", back.constant(0, ir.DataType.INT64), back.op("Size", value), back.constant(1, ir.DataType.INT64)
-    )
-    return back.op("Reshape", numbers, shape_of(back, value))
+def _put_back(back: Backward, indices: ir.Value, axis: int | None) -> ir.Value:
+    """Returns dY at distinct indices along an axis of X, or of all its elements; 0 elsewhere."""
+    x = back.x(0)
+    if axis is not None:
+        indices.dtype, indices.shape = ir.DataType.INT64, ir.Shape([None])
+        return back.microsoft("GatherGrad", shape_of(back, x), indices, back.dY, axis=axis)
+    line = zeros(back, back.op("Reshape", back.op("Size", x), back.int64([1])), dtype_of(x))
+    placed = back.op("ScatterElements", line, indices, back.dY, axis=0)
+    return back.op("Reshape", placed, shape_of(back, x), allowzero=1)
+
+
+def _indices(back: Backward) -> ir.Value:
+    """Returns the second output of the node: indices of elements of X."""
+    indices = back.y(1)
+    indices.dtype = ir.DataType.INT64
+    return indices
 
 
 @gradient("CumSum", versions=(14,), attributes={"exclusive": FLAG, "reverse": FLAG})

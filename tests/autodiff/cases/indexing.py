@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from autodiff.gradient_cases import NO_RULE, Case, fixed
 
 BACKWARDS = "ORT's SliceGrad fails on a negative step along the last axis"
@@ -30,12 +28,6 @@ def picks(op, name, x, indices, draw, attributes="", *, kind="int64", **more):
     return Case(
         f"{op} {name}", f"float[{x}] x, {kind}[{indices}] i", f"y = {op} {attributes} (x, i)", draw=draw, **more
     )
-
-
-def scatters(op, name, x, indices, updates, draw, attributes="", **more):
-    inputs = f"float[{x}] x, int64[{indices}] i, float[{updates}] u"
-    wrt = more.pop("wrt", ("x", "u"))
-    return Case(f"{op} {name}", inputs, f"y = {op} {attributes} (x, i, u)", wrt=wrt, draw={"i": draw}, **more)
 
 
 SLICES = [
@@ -133,55 +125,6 @@ GATHERS = [
     picks("GatherND", "symbolic", "N, T, M", "K, 2", below(2), dims=({"N": 2, "T": 4, "M": 3, "K": 5},)),
     picks("GatherND", "opset 13", "3, 4", "N, 1", below(3), opset=13),
 ]
-DISTINCT = fixed([3, 0])
-SCATTERS = [
-    scatters(
-        "ScatterElements", "replaces", "4, N", "2, N", "2, N", lambda _r, s: np.array([[3], [1]]) * np.ones(s)
-    ),
-    scatters(
-        "ScatterElements",
-        "along the last axis",
-        "N, 4",
-        "N, 2",
-        "N, 2",
-        lambda _r, s: np.array([-1, 0]) * np.ones(s),
-        "<axis = -1>",
-    ),
-    scatters(
-        "ScatterElements",
-        "adds",
-        "N, 4",
-        "N, 7",
-        "N, 7",
-        below(4),
-        '<axis = 1, reduction = "add">',
-        oracle="ORT's builder ignores the reduction",
-    ),
-    scatters(
-        "ScatterElements",
-        "into what needs no gradient",
-        "N, 4",
-        "N, 1",
-        "N, 1",
-        below(4),
-        "<axis = 1>",
-        wrt=("u",),
-    ),
-    scatters("ScatterElements", "opset 13", "4, N", "1, N", "1, N", below(4), opset=13),
-    scatters("ScatterND", "replaces", "4, N", "2, 1", "2, N", lambda _r, _s: [[3], [-4]]),
-    scatters("ScatterND", "replaces elements", "4, 3", "2, 2", "2", lambda _r, _s: [[3, 1], [0, 2]], wrt=("x",)),
-    scatters(
-        "ScatterND",
-        "adds",
-        "4, N",
-        "5, 1",
-        "5, N",
-        below(4),
-        '<reduction = "add">',
-        oracle="ORT's builder ignores the reduction",
-    ),
-    scatters("ScatterND", "opset 13", "4, N", "1, 1", "1, N", below(4), opset=13),
-]
 OTHERS = [
     Case(
         f"cum sum {attributes}",
@@ -209,4 +152,37 @@ OTHERS += [
     Case("trilu lower", "float[N, 3, 4] x", "k = Constant <value_int = -1> () y = Trilu <upper = 0> (x, k)"),
     Case("trilu, opset 14", "float[N, 4, 4] x", "k = Constant <value_int = 1> () y = Trilu (x, k)", opset=14),
 ]
-CASES = [*SLICES, *GATHERS, *SCATTERS, *OTHERS]
+KEPT = fixed(True, False, True, True)
+
+
+def unique(name, x, attributes, **more):
+    return Case(
+        f"unique {name}",
+        f"float[{x}] x",
+        f"y = Unique {attributes} (x)",
+        **{"dims": ({"N": 3},), "oracle": NO_RULE} | more,
+    )
+
+
+CHOICES = [
+    Case("top k", "float[N, 5] x", "k = Constant <value_ints = [2]> () y, i = TopK (x, k)"),
+    Case(
+        "top k, smallest",
+        "float[4, N] x",
+        "k = Constant <value_ints = [1]> () y, i = TopK <axis = 0, largest = 0, sorted = 0> (x, k)",
+        opset=24,
+    ),
+    Case("compress", "float[N, 5] x, bool[4] c", "y = Compress (x, c)", draw={"c": KEPT}, oracle=NO_RULE),
+    Case(
+        "compress slices",
+        "float[N, 4, M] x, bool[4] c",
+        "y = Compress <axis = -2> (x, c)",
+        dims=({"N": 2, "M": 3},),
+        draw={"c": KEPT},
+        oracle=NO_RULE,
+    ),
+    unique("elements", "N, 2", ""),
+    unique("elements in order", "N", "<sorted = 0>"),
+    unique("slices", "2, N, 2", "<axis = 1>"),
+]
+CASES = [*SLICES, *GATHERS, *CHOICES, *OTHERS]

@@ -76,7 +76,7 @@ def scatter_elements(b: Sketch) -> list[Value]:
     at = axis % x.rank
     reduction = drawn_reduction(b)
     shape = [b.draw.randint(min(1, size), size) for size in x.shape]
-    if reduction == "add" and x.shape[at]:
+    if reduction not in (None, "none") and x.shape[at]:
         shape[at] = b.draw.randint(1, 3)
         indices = b.rng.integers(-x.shape[at], x.shape[at], shape)
     else:
@@ -99,7 +99,7 @@ def scatter_elements(b: Sketch) -> list[Value]:
 def scatter_nd(b: Sketch) -> list[Value]:
     x = b.any(1)
     reduction = drawn_reduction(b)
-    indices = points(b, x.shape, (), distinct=reduction != "add")
+    indices = points(b, x.shape, (), distinct=reduction in (None, "none"))
     shape = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
     return b.emit("ScatterND", [x, b.constant(indices), b.of_shape(shape)], reduction=reduction)
 
@@ -142,6 +142,38 @@ def slice_(b: Sketch) -> list[Value]:
     return outputs
 
 
+def top_k(b: Sketch) -> list[Value]:
+    x = b.any(1)
+    axis = b.axis(x.rank)
+    # Without sorted, the order is that of the runtime.
+    return b.emit(
+        "TopK",
+        [x, b.ints(b.draw.randint(0 if b.empty else 1, max(x.shape[axis], 1)))],
+        2,
+        axis=b.maybe(axis) if axis == -1 else axis,
+        largest=b.maybe(b.draw.choice([0, 1])),
+        sorted=b.maybe(1),
+    )[:1]
+
+
+def compress(b: Sketch) -> list[Value]:
+    x = b.any(1)
+    axis = b.maybe(b.axis(x.rank))
+    size = x.array.size if axis is None else x.shape[axis]
+    condition = b.rng.random(b.draw.randint(min(1, size), size)) < 0.6
+    if not condition.any() and not b.empty:
+        raise NotDrawableError("nothing is kept")
+    return b.emit("Compress", [x, b.constant(condition, onnx.TensorProto.BOOL)], axis=axis)
+
+
+def unique(b: Sketch) -> list[Value]:
+    x = b.any(1)
+    axis = b.maybe(b.axis(x.rank))
+    # onnx's reference fails without sorted and axis where X is no vector.
+    is_sorted = b.draw.choice([0, 1]) if axis is not None or x.rank == 1 else 1
+    return b.emit("Unique", [x], b.draw.choice([1, 2, 4]), axis=axis, sorted=b.maybe(1) if is_sorted else 0)[:1]
+
+
 def cum_sum(b: Sketch) -> list[Value]:
     x = b.any(1)
     element = b.draw.choice([onnx.TensorProto.INT64, onnx.TensorProto.INT32])
@@ -182,6 +214,7 @@ def one_hot(b: Sketch) -> list[Value]:
 
 
 ENTRIES = {
+    ("", "Compress"): compress,
     ("", "CumSum"): cum_sum,
     ("", "Gather"): gather,
     ("", "GatherElements"): gather_elements,
@@ -191,5 +224,7 @@ ENTRIES = {
     ("", "ScatterElements"): scatter_elements,
     ("", "ScatterND"): scatter_nd,
     ("", "Slice"): slice_,
+    ("", "TopK"): top_k,
     ("", "Trilu"): trilu,
+    ("", "Unique"): unique,
 }

@@ -128,6 +128,31 @@ def top_k(
     return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
+@op("Compress", since=9)
+def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+    """The slices along an axis, or the elements, where a condition is true."""
+    data = x.flatten() if axis is None else x
+    return data.index_select(axis or 0, torch.nonzero(condition).flatten())
+
+
+@op("Unique", since=11)
+def unique(
+    x: Tensor,
+    *,
+    axis: int | None = None,
+    sorted: int = 1,  # noqa: A002 - of ONNX
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The first of equal slices along an axis, or of equal elements, and where they are."""
+    data = x.flatten() if axis is None else x
+    axis = axis or 0
+    _, inverse, counts = torch.unique(data.detach(), dim=axis, return_inverse=True, return_counts=True)
+    numbers = torch.arange(inverse.numel())
+    first = torch.full_like(counts, inverse.numel()).scatter_reduce(0, inverse, numbers, "amin")
+    order = torch.arange(counts.numel()) if sorted else torch.argsort(first)
+    first = first[order]
+    return data.index_select(axis, first), first, torch.argsort(order)[inverse], counts[order]
+
+
 @op("Range", since=11)
 def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:  # noqa: ARG001
     """start, start + delta and so on, before the limit."""
