@@ -325,21 +325,28 @@ def test_segments_of_columns(kernels, types):
         check(kernels, (rows, 700), (0,), types)
 
 
+WIDE = {
+    "two tiles": (1027, 2064),
+    "a part of a vector": (1027, 1032),  # whole cache lines of double
+    "one tile": (2050, 2048),
+    "a tile and a rest": (1025, 4112),
+}
+SHORT_WIDE = {("two tiles", "float16"), ("a part of a vector", "float")}
+
+
 @newest_isa
-@two_types
 @pytest.mark.parametrize(
-    ("rows", "columns"),
+    ("case", "types"),
     [
-        pytest.param(1027, 2064, id="two tiles"),
-        pytest.param(1027, 1032, id="a part of a vector"),  # whole cache lines of double
-        pytest.param(2050, 2048, id="one tile", marks=pytest.mark.long),
-        pytest.param(1025, 4112, id="a tile and a rest", marks=pytest.mark.long),
+        pytest.param(case, types, id=f"{case}-{name}", marks=[pytest.mark.long] * ((case, name) not in SHORT_WIDE))
+        for case in WIDE
+        for name, types in TYPES.items()
     ],
 )
-def test_wide_rows(kernels, rows, columns, types):
+def test_wide_rows(kernels, case, types):
     """Past the caches, rows of more than 1024 columns are mapped four together, and from 4 million elements on
     tiles have up to 4096 columns."""
-    check(kernels, (rows, columns), (0,), types)
+    check(kernels, WIDE[case], (0,), types)
 
 
 @newest_isa
@@ -372,13 +379,15 @@ LARGE = [
     ((3, 7, 150001), (0, 2)),
     ((33000, 65), (0,)),
 ]
+SHORT_LARGE = ((0, 0), (3, 1), (4, 0), (5, 1))
+"""Rows and columns, in each mode: those of `make test`."""
 
 
 @newest_isa
 @pytest.mark.parametrize(
     ("shape", "axes", "flag"),
     [
-        pytest.param(*case, flag, marks=[pytest.mark.long] * (place >= 8 or (place + flag) % 2 == 1))
+        pytest.param(*case, flag, marks=[pytest.mark.long] * ((place, flag) not in SHORT_LARGE))
         for place, case in enumerate(LARGE)
         for flag in (0, 1)
     ],
@@ -496,7 +505,7 @@ def native_digests(shape, axes, types):
     return case, digests(case.everything(native, num_threads=1))
 
 
-@types
+@two_types
 @same_bits
 def test_instruction_set_does_not_change_a_bit(kernels, shape, axes, types):
     """Nor do threads. With random inputs: no kernel contracts, and all have the same lanes.

@@ -106,7 +106,7 @@ def test_omitted_outputs_are_not_computed(outputs, rng):
 
 
 @needs_overloads
-@pytest.mark.parametrize("layout", ["named", "flat"])
+@pytest.mark.parametrize("layout", [pytest.param("named", marks=pytest.mark.long), "flat"])
 def test_onnx_runtime_runs_the_same_nodes(layout, digits, tmp_path):
     """A step with the op is the step without it, node for node, after ONNX Runtime has inlined its functions."""
     nodes = []

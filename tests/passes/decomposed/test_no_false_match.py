@@ -22,10 +22,10 @@ CASES = [
     pytest.param(
         *(norm, layout, batch),
         id=f"{norm.__name__}-{layout}-{batch}",
-        marks=[] if batch == BATCHES[-1] or layout == next(iter(layouts)) else [pytest.mark.long],
+        marks=[] if batch == BATCHES[(norms + place) % len(BATCHES)] else [pytest.mark.long],
     )
-    for norm, layouts in NORMS.items()
-    for layout in layouts
+    for norms, (norm, layouts) in enumerate(NORMS.items())
+    for place, layout in enumerate(layouts)
     for batch in BATCHES
     if batch != 1 or norm not in (ghost_batch_norm, instance_norm_as_batch_norm)  # the last is one then
 ]
