@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,11 @@ def test_a_mutant_changes_one_line(mutant):
 
 
 def test_the_named_tests_exist():
-    tests = sorted({test for mutant in MUTANTS for test in mutant.other_tests})
+    named = sorted({test for mutant in MUTANTS for test in mutant.other_tests})
+    tests = [test for test in named if "[" in test]
+    for file, _, name in (test.partition("::") for test in named if test not in tests):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^def {name or 'test_.*'}\(", text, re.MULTILINE), f"{file} has no {name}"
     command = [sys.executable, "-m", "pytest", "--collect-only", "--keep-duplicates", "-qq", "-n0", *tests]
     collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert collected.returncode == 0, collected.stdout + collected.stderr

@@ -201,11 +201,15 @@ types = pytest.mark.parametrize("types", TYPES.values(), ids=TYPES)
 
 # Where all four take long: float and float16 have kernels of their own for the ends of rows, so do the others, but
 # those are compared with scalar for every length by kernels_test.cc.
-two_types = pytest.mark.parametrize(
-    "types",
-    [pytest.param(t, marks=[] if name in ("float", "float16") else pytest.mark.long) for name, t in TYPES.items()],
-    ids=TYPES,
+two_types, one_type = (
+    pytest.mark.parametrize(
+        "types",
+        [pytest.param(t, marks=[] if name in short else pytest.mark.long) for name, t in TYPES.items()],
+        ids=TYPES,
+    )
+    for short in (("float", "float16"), ("float",))
 )
+"""The second for partitions, in which types differ least."""
 
 
 def test_library_knows_this_machine():
@@ -318,7 +322,7 @@ def test_rows_that_fold_to_whole_vectors(kernels, types):
 
 
 @newest_isa
-@two_types
+@one_type
 def test_segments_of_columns(kernels, types):
     """From more than 32768 elements on there are 4 segments if each has 16 rows, from more than 512 rows on 8."""
     for rows in (47, 48, 49, 63, 64, 65, 511, 512, 513, 1025):
@@ -350,7 +354,7 @@ def test_wide_rows(kernels, case, types):
 
 
 @newest_isa
-@two_types
+@one_type
 def test_outer_dimensions(kernels, types):
     """Patterns that take several blocks a segment, in both families, with remainders everywhere."""
     for shape, axes in (
