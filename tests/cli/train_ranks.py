@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bngrad.cli import run
 from bngrad.training.trainer import Trainer
+from tests.waiting_threads import let_threads_sleep
 
 STEP = Trainer.step
 
@@ -35,6 +36,7 @@ def with_signal(rank, call):
 
 
 def main():
+    let_threads_sleep()
     rank = int(os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
     results = {}
     for name, case in json.loads(Path(sys.argv[1]).read_text()).items():

@@ -33,6 +33,7 @@ def cmake_build(example, folder, **options):
         "ONNXRUNTIME_LIBRARY": library,
         "JSON_INCLUDE_DIR": Path(find_spec("nlohmann_json").origin).parent / "include",
         "CMAKE_BUILD_TYPE": "Debug",
+        "CMAKE_CXX_FLAGS_DEBUG": "",  # no -g, which takes a sixth of the time
         "CMAKE_CXX_FLAGS": "-Werror",
     }
     if headers := os.environ.get("ONNXRUNTIME_INCLUDE_DIR"):
