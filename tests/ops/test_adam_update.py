@@ -17,6 +17,7 @@ from bngrad.opset.schemas import signature
 from bngrad.runtime import native, native_library
 from bngrad.runtime.session import session
 from op_models import ADAM, op_model
+from test_kernels import newest_isa
 
 cases = pytest.mark.parametrize("case", CASES)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float", "double"])
@@ -26,6 +27,7 @@ ONE = np.ones(5, np.float32)
 SIZES = (*range(34), 63, 64, 65, 1000, 16383, 16384, 16385, 32767, 32768, 32769, 70001)
 
 
+@newest_isa
 @dtypes
 @cases
 def test_sizes(kernels, case, dtype):

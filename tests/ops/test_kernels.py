@@ -272,6 +272,7 @@ def test_a_few_short_rows(kernels, rows, types):
         check(kernels, (rows, channels, length), (0, 2), types)
 
 
+@newest_isa
 @two_types
 @pytest.mark.parametrize("rows", [16, 17, 35])
 def test_many_short_rows(kernels, rows, types):
@@ -306,12 +307,14 @@ def test_column_counts(kernels, rows, types):
         check(kernels, (rows, columns), (0,), types)
 
 
+@newest_isa
 @two_types
 def test_long_columns(kernels, types):
     for rows, columns in ((1023, 3), (1024, 64), (1025, 65), (2049, 31), (21505, 3), (70001, 1), (5000, 130)):
         check(kernels, (rows, columns), (0,), types)
 
 
+@newest_isa
 @two_types
 def test_rows_that_fold_to_whole_vectors(kernels, types):
     """So many times 64, or one less: three channels by 64 or by 21, 100 by 4 or by 1, 65 never."""
@@ -429,6 +432,7 @@ def test_16_bits_past_the_caches(kernels, shape, axes, flag):
     assert_close(case.grad(kernels, flag), case.grad(reference, flag), case.dtypes(case.grad), case.size_of_sums())
 
 
+@newest_isa
 @pytest.mark.parametrize("spatial", [49, 196, 784, 3136])
 def test_resnet_shapes(kernels, spatial):
     check(kernels, (8, 32, spatial), (0, 2))
