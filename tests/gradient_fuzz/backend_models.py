@@ -61,9 +61,8 @@ def backend_tests(every: int = 1) -> list[TestCase]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in sorted(found.name for found in pkgutil.walk_packages(node.__path__, f"{node.__name__}."))[
-            ::every
-        ]:
+        modules = sorted(module.name for module in pkgutil.walk_packages(node.__path__, f"{node.__name__}."))
+        for module in modules[::every]:
             importlib.import_module(module)
         stored = sorted(
             (test for kind in STORED for test in load_model_tests(kind=kind)), key=lambda test: test.name
