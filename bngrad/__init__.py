@@ -38,6 +38,10 @@ if TYPE_CHECKING:  # type checkers read only imports; without these, every name 
     from bngrad.errors import TrainingError as TrainingError
     from bngrad.errors import UnsupportedNodeError as UnsupportedNodeError
     from bngrad.errors import VersionError as VersionError
+    from bngrad.functional.api import hvp as hvp
+    from bngrad.functional.api import jacobian as jacobian
+    from bngrad.functional.api import jvp as jvp
+    from bngrad.functional.api import vjp as vjp
     from bngrad.inspection.inspect import Inspection as Inspection
     from bngrad.opset.parameter_shape import derive_parameter_shape as derive_parameter_shape
     from bngrad.runtime.session import get_library_path as get_library_path
@@ -71,6 +75,7 @@ _NAMES = {
     "autodiff.metadata": "TrainingGraph read_training_graph",
     "errors": "BngradError BngradWarning DeviceError DistributedError InputError LibraryError ModelError "
     "OracleError TrainingError UnsupportedNodeError VersionError",
+    "functional.api": "hvp jacobian jvp vjp",
     "inspection.inspect": "Inspection",
     "opset.parameter_shape": "derive_parameter_shape",
     "runtime.session": "get_library_path register session",

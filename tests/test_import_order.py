@@ -27,7 +27,7 @@ ORDER = (
     ("autodiff", "distributed"),
     ("inspection", "oracle"),
     ("training",),
-    ("validation", "ort_training", "api"),
+    ("validation", "ort_training", "functional", "api"),
     ("torch", "keras"),
     ("__init__",),
     ("bench",),

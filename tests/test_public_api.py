@@ -57,7 +57,10 @@ NAMES = [
     "differentiate",
     "finalize",
     "get_library_path",
+    "hvp",
     "inspect",
+    "jacobian",
+    "jvp",
     "read_training_graph",
     "read_training_step",
     "register",
@@ -66,6 +69,7 @@ NAMES = [
     "session",
     "training_step",
     "validate",
+    "vjp",
 ]
 AUTO_OR_NAMES = collections.abc.Sequence[str] | typing.Literal["auto"]
 HEAVY = ["onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "rich", "onnxruntime_extensions"]

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 
     from bngrad.graph.builder import NodeMaker
 
+_GUARD = "bngrad.guard"
+"""The key in the metadata of a Where that guards a product."""
+
+
+def is_guard(node: ir.Node) -> bool:
+    """Tests whether a node only guards a product against 0 times infinity.
+
+    Its derivative is that of the product: a factor that is 0 by chance still has one.
+    """
+    return _GUARD in node.metadata_props
+
 
 def zero_where_zero(
     make: NodeMaker, factor: ir.Value, product: ir.Value, *, typed: ir.Value | None = None
@@ -30,6 +41,9 @@ def zero_where_zero(
     zero = like(make, 0, typed or factor)
     result = make.op("Where", make.op("Equal", factor, zero), zero, product)
     result.dtype = dtype_of(zero)
+    node = result.producer()
+    assert node is not None, "it was just made"  # noqa: S101
+    node.metadata_props[_GUARD] = "product"
     return result
 
 

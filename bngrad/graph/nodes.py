@@ -65,12 +65,22 @@ def is_gradient(node: ir.Node) -> bool:
     return node.op_type.endswith(("Grad", "GradSums", "GradApply")) and node.domain in ("", MICROSOFT, DOMAIN)
 
 
-def refuse_training_graph(model: ir.Model) -> None:
+PRODUCT = "bngrad.product"
+"""The key in the metadata of a model that `bngrad.vjp`, `jvp` or `hvp` made: it may be differentiated again."""
+
+
+def refuse_training_graph(model: ir.Model, *, products: bool = True) -> None:
     """Refuses a model that has gradient nodes.
+
+    Args:
+        model: The model.
+        products: Whether to accept a model that has them because it computes a product with a derivative.
 
     Raises:
         ModelError: The model has a gradient node; the message names it.
     """
+    if products and PRODUCT in model.metadata_props:
+        return
     for node in all_nodes(model):
         if is_gradient(node):
             raise ModelError(

@@ -104,7 +104,7 @@ def inlined_copy(model: ir.Model, *, in_place: bool = False) -> ir.Model:
     Raises:
         ModelError: The model is a training graph, or a call of a function does not match.
     """
-    refuse_training_graph(model)
+    refuse_training_graph(model, products=False)
     refuse_other_systems(model)
     copy = inlined(model)
     return model.clone() if copy is model and not in_place else copy

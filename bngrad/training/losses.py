@@ -22,6 +22,7 @@ from bngrad.training.loss.nodes import LossNodes
 from bngrad.training.loss_functions import LOSS_FUNCTIONS, LossFunction, loss_function
 
 if TYPE_CHECKING:
+    from bngrad.graph.builder import NodeMaker
     from bngrad.opset.known_shapes import KnownShape
 
 
@@ -77,7 +78,7 @@ def append_loss(model: ir.Model, loss_fn: str | LossFunction, *, prediction: str
     result.graph.inputs.append(target)
     computed = ir.DataType.DOUBLE if x.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
     make = LossNodes(result.graph, names, computed)
-    fed = target if loss_fn.takes_labels else make.cast(_reshaped(make, target, x), computed)
+    fed = target if loss_fn.takes_labels else make.cast(in_shape_of(make, target, x), computed)
     loss = make.name(loss_fn.append(make, make.cast(x, computed), fed), names.fresh("loss"))
     loss.type, loss.shape = ir.TensorType(computed), ir.Shape([])
     result.graph.outputs.append(loss)
@@ -111,8 +112,8 @@ def _unsuitable(x: ir.Value, shape: KnownShape | None) -> str:
     )
 
 
-def _reshaped(make: LossNodes, target: ir.Value, x: ir.Value) -> ir.Value:
-    """The target in the shape of the prediction: a target of another size fails, instead of broadcasting."""
+def in_shape_of(make: NodeMaker, target: ir.Value, x: ir.Value) -> ir.Value:
+    """Returns a target in the shape of a prediction: a target of another size fails, instead of broadcasting."""
     if x.shape is not None and x.shape.is_static():
         return target
     result = make.op("Reshape", target, make.op("Shape", x), allowzero=1)

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 WITHOUT_CASE = {
     *(("", f"{name}") for name in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")),
     *(BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")),
+    *((DOMAIN, f"BatchNormalization{name}") for name in ("Grad", "ReluGrad", "Statistics")),
 }
-"""test_op_versions.py has the random ops; a batch norm in a case becomes one of the others."""
+"""test_op_versions.py has the random ops, tests/functional the second derivatives; a batch norm in a case becomes
+one of the others."""
 
 NEWEST = 20
 """The newest opset that all kernels of the training build are for."""

@@ -9,7 +9,7 @@ from bngrad.autodiff.rule import for_each_input, gradient
 from bngrad.autodiff.ties import joint_limits
 from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.broadcasting import sum_to
-from bngrad.graph.guards import cut
+from bngrad.graph.guards import cut, is_guard
 from bngrad.graph.node_reader import dtype_of, is_off, like
 from bngrad.graph.signs import may_overflow
 from bngrad.opset.op_attributes import ANY
@@ -56,6 +56,8 @@ def extremum(back: Backward) -> Gradients:
 @gradient("Where", inputs=(1, 2), versions=(16,))
 def where(back: Backward) -> Gradients:
     """dY goes to X where the condition is true, else to Y. Not a product: 0 times infinity is not 0."""
+    if is_guard(back.node):
+        return [None, None, back.dY]
     condition, zero = back.x(0), like(back, 0, back.dY)
     return for_each_input(
         back, lambda index: back.op("Where", condition, *((back.dY, zero) if index == 1 else (zero, back.dY)))

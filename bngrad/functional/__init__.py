@@ -1,0 +1,1 @@
+"""Derivatives of a model as models: products with vectors, and Jacobians. They need no loss."""
