@@ -74,7 +74,8 @@ def run(arguments):
     del held  # Python prints and ignores exceptions in the callback
     time.sleep(60)
 
-bngrad.cli = sys.modules["bngrad.cli"] = types.SimpleNamespace(run=run)
+deferred_imports = types.SimpleNamespace(install=lambda: None)
+bngrad.cli = sys.modules["bngrad.cli"] = types.SimpleNamespace(run=run, deferred_imports=deferred_imports)
 main()
 """
 
