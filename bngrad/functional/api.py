@@ -118,7 +118,7 @@ def hvp(
 
     Raises:
         InputError: As `vjp`.
-        ModelError: As `vjp`; or a gradient does not depend on any of ``wrt``.
+        ModelError: As `vjp`.
         UnsupportedNodeError: As `jvp`.
     """
     require_names(wrt=wrt)

@@ -44,7 +44,12 @@ _INNER = "bngrad_inner_product"
 
 
 def vjp(
-    model: ir.Model, outputs: Sequence[str] | None, wrt: Sequence[str] | None, options: DifferentiateOptions
+    model: ir.Model,
+    outputs: Sequence[str] | None,
+    wrt: Sequence[str] | None,
+    options: DifferentiateOptions,
+    *,
+    independent: Sequence[str] = (),
 ) -> tuple[ir.Model, dict[str, str], dict[str, str]]:
     """Returns a model with the product of a vector and the Jacobian.
 
@@ -55,6 +60,7 @@ def vjp(
         outputs: The outputs to differentiate; by default all floats that are not running statistics.
         wrt: The values to differentiate with respect to; by default the float inputs without a default value.
         options: Options of `differentiate`.
+        independent: Inputs that the outputs need not depend on; the product is 0 then.
 
     Returns:
         The model, its inputs for the seeds by the names of the outputs, and its outputs with the products by the
@@ -75,9 +81,11 @@ def vjp(
         forward.graph.inputs.append(seed)
         seeds[str(y.name)] = str(seed.name)
         product = make.typed("Mul", y, in_shape_of(make, seed, y))
-        part = make.op("ReduceSum", product, keepdims=0)
-        part.type, part.shape = y.type, ir.Shape([])
-        parts.append(make.cast(part, wide))
+        parts.append(_sum(make, product, wide))
+    products = [
+        make.typed("Mul", x, make.constant(0, dtype_of(x))) for x in forward.graph.inputs if x.name in independent
+    ]
+    parts += [_sum(make, product, wide) for product in products]
     loss = make.op("Sum", *parts)
     loss.type, loss.shape = ir.TensorType(wide), ir.Shape([])
     forward.graph.outputs.append(loss)
@@ -91,6 +99,12 @@ def vjp(
     _remove_outputs(result.model, [result.loss])
     mark(result.model, "vjp")
     return result.model, seeds, result.gradients
+
+
+def _sum(make: NodesAtEnd, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    part = make.op("ReduceSum", value, keepdims=0)
+    part.type, part.shape = value.type, ir.Shape([])
+    return make.cast(part, dtype)
 
 
 def jvp(
@@ -117,16 +131,15 @@ def hvp(model: ir.Model, loss: str | None, wrt: Sequence[str] | None, options: D
         options: Options of `differentiate`.
 
     Raises:
-        ModelError: As `differentiate`; or a gradient does not depend on any of ``wrt``.
+        ModelError: As `differentiate`.
         UnsupportedNodeError: As `differentiate`.
     """
     first = differentiate(model, replace(options, loss=loss, wrt=wrt, functions=False))
     mark(first.model, "hvp")
     renamed = {x: f"{gradient}_of_loss" for x, gradient in first.gradients.items()}
     _rename(first.model, {first.gradients[x]: name for x, name in renamed.items()})
-    result, vectors, products = vjp(
-        first.model, list(renamed.values()), list(renamed), _again(first.model, options)
-    )
+    names, again = list(renamed), _again(first.model, options)
+    result, vectors, products = vjp(first.model, list(renamed.values()), names, again, independent=names)
     _rename(result, {vectors[name]: f"{x}_vector" for x, name in renamed.items()})
     _rename(result, {products[x]: f"{x}_hvp" for x in renamed})
     _rename(result, {name: gradient_name(x) for x, name in renamed.items()})

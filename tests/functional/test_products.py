@@ -184,6 +184,15 @@ def test_a_step_with_batch_norms_of_the_product_in_training_mode_is_refused():
         bngrad.training_step(forces, loss_fn="mse", prediction="x_grad", wrt=["k"])
 
 
+def test_the_hessian_of_a_linear_loss_is_0():
+    model = model_of(
+        "g (float[N] x) => (float loss) <float t = {3}> { y = Mul (x, t) loss = ReduceSum <keepdims = 0> (y) }"
+    )
+    values = run(bngrad.hvp(model, wrt=["x"]), ["x_grad", "x_hvp"], x=np.arange(3.0), x_vector=np.ones(3))
+    np.testing.assert_array_equal(values["x_grad"], [3, 3, 3])
+    np.testing.assert_array_equal(values["x_hvp"], [0, 0, 0])
+
+
 def test_the_model_is_of_the_type_of_the_source(tmp_path):
     model = model_of(MODELS["softmax"])
     onnx.save(model, tmp_path / "model.onnx")
@@ -215,10 +224,6 @@ REFUSALS = {
     "names in a string": ("jvp", VECTORS, SOFTMAX, {"wrt": "x"}, "expected a sequence of names"),
     "no gradient": (
         "vjp", "g (float[N] x) => (float[N] y) ", "{ y = com.unknown.Op (x) }", {"wrt": ["x"]}, "Op node",
-    ),
-    "a linear loss": (
-        "hvp", "g (float[N] x) => (float loss) ", "{ loss = ReduceSum <keepdims = 0> (x) }", {"wrt": ["x"]},
-        "does not depend on",
     ),
 }  # fmt: skip
 
