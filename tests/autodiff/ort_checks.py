@@ -31,7 +31,7 @@ ORT_ERRORS = (RuntimeException, Fail, InvalidArgument)
 NOT_BETWEEN_TRANSPOSES = ("Pad", "Resize")
 """Ops whose forward models the optimizer may break; then it breaks their gradients, too."""
 NOT_EMPTY = (
-    *("BatchNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization"),
+    *("Attention", "BatchNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization"),
     *("Gather", "Pad", "Reshape", "Resize", "SoftmaxCrossEntropyLoss"),
 )
 """Ops that ONNX Runtime may not run with an empty batch."""

@@ -14,6 +14,7 @@ from autodiff.cases import cases_of
 from autodiff.gradient_cases import Between
 from bngrad.autodiff.rules import RULES
 from gradient_fuzz.entries import (
+    attention,
     elementwise,
     indexing,
     losses,
@@ -55,6 +56,7 @@ def plain_ops() -> Iterator[str]:
 
 
 OWN: dict[tuple[str, str], Entry] = {
+    **attention.ENTRIES,
     **elementwise.ENTRIES,
     **indexing.ENTRIES,
     **losses.ENTRIES,
