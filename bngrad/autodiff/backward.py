@@ -11,7 +11,7 @@ from bngrad.graph.nodes import ORIGIN, describe
 from bngrad.opset.gradient_names import gradient_node_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import onnx_ir as ir
 
@@ -32,6 +32,9 @@ class Bodies(Protocol):
 
     def moving_in(self, node: ir.Node) -> set[ir.Value]:
         """Returns the values in the body of a Loop or Scan that a gradient may flow to."""
+
+    def reaching(self, outputs: Iterable[ir.Value], moving: set[ir.Value]) -> set[ir.Value]:
+        """Returns the values among some that outputs of the same body depend on in a differentiable way."""
 
     def in_body(
         self, body: ir.Graph, seeds: Mapping[ir.Value, ir.Value], wrt: Sequence[ir.Value], *, unbounded: bool

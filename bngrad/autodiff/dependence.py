@@ -67,7 +67,10 @@ def _moving_outputs(node: ir.Node, moving: set[ir.Value]) -> Iterator[ir.Value]:
         return
     if loop is not None:
         inside = moving_in_body(node, moving)
-        yield from (value for index, value in enumerate(node.outputs) if loop.result(index) in inside)
+        # Without any step, the states are the first ones.
+        states = [loop.body.inputs[index] for index in loop.state_inputs]
+        results = [*states, *(loop.result(index) for index in loop.scan_outputs)]
+        yield from (value for value, result in zip(node.outputs, results, strict=False) if result in inside)
         return
     for body in subgraphs(node):
         inside = moving_values(body, moving)

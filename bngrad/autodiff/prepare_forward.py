@@ -18,6 +18,7 @@ from bngrad.autodiff.batch_norm_modes import (
     refuse_folded,
     refuse_unknown_modes,
 )
+from bngrad.autodiff.control_flow.body_types import infer_bodies
 from bngrad.autodiff.control_flow.prepare import prepare_bodies
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, ends, updates
 from bngrad.autodiff.recorded_stops import refuse_hidden_stops, with_recorded_stops
@@ -86,6 +87,7 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     model, names = with_modes(model, opset, options)
     _import_tensorflow(model)
     InferTypesPass()(model)
+    infer_bodies(model)
     require_possible(model)
     StableLogsPass(names)(model)
     require_parameters(model)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.backward import Backward, BlockedInBodyError, NoGradientError
 from bngrad.autodiff.contradictions import contradiction
-from bngrad.autodiff.dependence import moving_in_body, moving_values
+from bngrad.autodiff.dependence import moving_in_body, moving_values, reaching
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
 from bngrad.autodiff.hidden_paths import refuse_hidden_paths
 from bngrad.autodiff.rules.without_rule import OURS_WITHOUT_RULE, WITHOUT_RULE
@@ -150,6 +150,10 @@ class _Walk:
     def moving_in(self, node: ir.Node) -> set[ir.Value]:
         """Returns the moving values of a body; see `Bodies`."""
         return moving_in_body(node, self._moving)
+
+    def reaching(self, outputs: Iterable[ir.Value], moving: set[ir.Value]) -> set[ir.Value]:
+        """Returns the values that outputs of a body depend on; see `Bodies`."""
+        return reaching(outputs, moving)
 
     def in_body(
         self, body: ir.Graph, seeds: Mapping[ir.Value, ir.Value], wrt: Sequence[ir.Value], *, unbounded: bool

@@ -18,6 +18,7 @@ from bngrad.errors import InputError, ModelError, UnsupportedNodeError
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.validation.seeding import seed_random_ops
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS, attributes_of
+from bngrad.validation.training_ops.control_flow import WITH_BODIES
 from bngrad.validation.widening import widened, widened_array
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Evaluator:
         self.inputs = frozenset(_name(value) for value in wide.graph.inputs)
         self.outputs = [_name(value) for value in wide.graph.outputs]
         try:
-            self._evaluator = ReferenceEvaluator(ir.to_proto(wide), new_ops=OP_RUNS)
+            self._evaluator = ReferenceEvaluator(ir.to_proto(wide), new_ops=[*OP_RUNS, *WITH_BODIES])
         except Exception as error:
             raise _failed(error) from error
 

@@ -14,6 +14,7 @@ from onnx import helper
 from bngrad.autodiff.rules import RULES
 from fuzz.draw import Draw
 from gradient_fuzz.entries import ENTRIES
+from gradient_fuzz.interpreter import read_names
 from gradient_fuzz.sketch import NotDrawableError, Sketch, Value, first_opsets, numpy_type, tensor_of
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _ancestors(nodes: list[onnx.NodeProto], names: set[str]) -> set[str]:
     ancestors = set(names)
     for node in reversed(nodes):
         if ancestors.intersection(node.output):
-            ancestors.update(name for name in node.input if name)
+            ancestors |= read_names(node)
     return ancestors
 
 
@@ -206,7 +207,7 @@ def on_the_way(case: Case) -> Counter[tuple[str, str]]:
     reaching = _ancestors(list(graph.node), {"loss"})
     moving, counts = set(case.wrt), Counter()
     for node in graph.node:
-        if moving.intersection(node.input) and reaching.intersection(node.output):
+        if moving & read_names(node) and reaching.intersection(node.output):
             moving.update(node.output)
             counts[_rule_of(case, node)] += 1
     return counts

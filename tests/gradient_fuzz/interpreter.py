@@ -15,9 +15,10 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import load_op
 
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
+from bngrad.validation.training_ops.control_flow import WITH_BODIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 
@@ -135,11 +136,101 @@ def _batch_norm_of_ours(node: onnx.NodeProto) -> Callable[..., tuple[np.ndarray,
     return run
 
 
+class _Graph:
+    """A graph or a body, ready to run in float64."""
+
+    def __init__(
+        self, graph: onnx.GraphProto, opset: int, frozen: Collection[str], training: Collection[str]
+    ) -> None:
+        self.input_names = [value.name for value in graph.input]
+        self.output_names = [value.name for value in graph.output]
+        self.output_types = [value.type for value in graph.output]
+        self._constants = {t.name: wide(numpy_helper.to_array(t)) for t in graph.initializer}
+        self._steps = []
+        for node in graph.node:
+            if node.op_type == "Constant":
+                (value,) = node.attribute
+                array = (
+                    numpy_helper.to_array(value.t) if value.HasField("t") else helper.get_attribute_value(value)
+                )
+                self._constants[node.output[0]] = wide(array)
+                continue
+            bodies = _bodies(node, opset, frozen, training)
+            function = None if bodies else compiled(node, opset, frozen, training)
+            self._steps.append((node, function, bodies))
+
+    def run(
+        self, values: Mapping[str, np.ndarray], disturbed: Callable[[np.ndarray], np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Returns every value by name, those around the graph among them.
+
+        Args:
+            values: The inputs, which take the place of initializers, and the values around the graph.
+            disturbed: A function that adds errors to a result of a node.
+        """
+        values = {**self._constants, **values}
+        for node, function, bodies in self._steps:
+            inputs = [values[name] if name else None for name in node.input]
+            results = function(*inputs) if function else _with_bodies(node, bodies, inputs, values, disturbed)
+            for name, result in zip(node.output, results, strict=False):
+                if name:
+                    array = np.asarray(result)
+                    if array.dtype.kind == "f":
+                        array = disturbed(wide(array)) if function else wide(array)
+                    values[name] = array
+        return values
+
+
+def _bodies(
+    node: onnx.NodeProto, opset: int, frozen: Collection[str] = (), training: Collection[str] = ()
+) -> dict[str, _Graph]:
+    return {a.name: _Graph(a.g, opset, frozen, training) for a in node.attribute if a.HasField("g")}
+
+
+def with_bodies(
+    node: onnx.NodeProto, inputs: Sequence[np.ndarray | None], around: Mapping[str, np.ndarray], opset: int
+) -> Sequence[np.ndarray]:
+    """Runs an If, Loop or Scan, given the values around it."""
+    return _with_bodies(node, _bodies(node, opset), inputs, around, lambda array: array)
+
+
+def read_names(node: onnx.NodeProto) -> set[str]:
+    """Returns the names of the values that a node and its bodies read; those of a body may be its own."""
+    names = set(node.input) - {""}
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            names |= read_names(inner)
+        names |= {value.name for value in attribute.g.output}
+    return names
+
+
+def _with_bodies(
+    node: onnx.NodeProto,
+    bodies: Mapping[str, _Graph],
+    inputs: Sequence[np.ndarray | None],
+    values: Mapping[str, np.ndarray],
+    disturbed: Callable[[np.ndarray], np.ndarray],
+) -> Sequence[np.ndarray]:
+    """Runs an If, Loop or Scan."""
+
+    def run_body(body: _Graph, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        results = body.run({**values, **feeds}, disturbed)
+        return [results[name] for name in body.output_names]
+
+    if node.op_type == "If":
+        return run_body(bodies["then_branch" if np.all(inputs[0]) else "else_branch"], {})
+    op = object.__new__({kind.__name__: kind for kind in WITH_BODIES}[node.op_type])
+    op.body = bodies["body"]
+    op._run_body = lambda feeds, attributes: run_body(op.body, feeds)  # noqa: ARG005 - as in OpRun
+    options = {a.name: helper.get_attribute_value(a) for a in node.attribute if not a.HasField("g")}
+    return op._run(*inputs, **options)
+
+
 class Interpreter:
     """A forward graph, ready to run in float64.
 
     Args:
-        model: The model, without functions and subgraphs.
+        model: The model, without functions.
         frozen: Names of batch norms that use their running statistics.
         training: Names of those that use the batch's.
     """
@@ -148,17 +239,7 @@ class Interpreter:
         self, model: onnx.ModelProto, frozen: Collection[str] = (), training: Collection[str] = ()
     ) -> None:
         opset = next(entry.version for entry in model.opset_import if entry.domain == "")
-        self._constants = {t.name: wide(numpy_helper.to_array(t)) for t in model.graph.initializer}
-        self._steps = []
-        for node in model.graph.node:
-            if node.op_type == "Constant":
-                (value,) = node.attribute
-                array = (
-                    numpy_helper.to_array(value.t) if value.HasField("t") else helper.get_attribute_value(value)
-                )
-                self._constants[node.output[0]] = wide(array)
-            else:
-                self._steps.append((compiled(node, opset, frozen, training), list(node.input), list(node.output)))
+        self._graph = _Graph(model.graph, opset, frozen, training)
 
     def run(self, feeds: Mapping[str, np.ndarray], noise: float = 0.0, seed: int = 0) -> dict[str, np.ndarray]:
         """Returns every value of the graph by name.
@@ -168,19 +249,14 @@ class Interpreter:
             noise: A relative error that is added to every result of a node, like rounding.
             seed: The seed of the errors.
         """
-        values = {**self._constants, **{name: wide(array) for name, array in feeds.items()}}
         rng = np.random.default_rng(seed) if noise else None
+
+        def disturbed(array: np.ndarray) -> np.ndarray:
+            return array if rng is None else array * (1 + noise * rng.uniform(-1, 1, array.shape))
+
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for function, inputs, outputs in self._steps:
-                results = function(*(values[name] if name else None for name in inputs))
-                for name, result in zip(outputs, results, strict=False):
-                    if name:
-                        array = np.asarray(result)
-                        if rng is not None and array.dtype.kind == "f":
-                            array = array * (1 + noise * rng.uniform(-1, 1, array.shape))
-                        values[name] = array
-        return values
+            return self._graph.run({name: wide(array) for name, array in feeds.items()}, disturbed)
 
     def loss(self, feeds: Mapping[str, np.ndarray], noise: float = 0.0, seed: int = 0) -> float:
         """Returns the number of the graph's value ``loss``."""

@@ -140,6 +140,8 @@ class Sketch:
         domain: str = "",
         types: Sequence[int] | None = None,
         name: str = "",
+        captured: Sequence[Value] = (),
+        function: Callable[..., Sequence[np.ndarray]] | None = None,
         **attributes: object,
     ) -> list[Value]:
         """Adds a node.
@@ -151,6 +153,8 @@ class Sketch:
             domain: The domain of the op.
             types: The element types of the outputs; by default the graph's type for floats.
             name: The name of the node; by default from the op.
+            captured: The values that its bodies read.
+            function: A function that computes the outputs from the node and its inputs, for a node with bodies.
             attributes: The attributes; those that are None are left out.
 
         Raises:
@@ -170,10 +174,13 @@ class Sketch:
             **{key: value for key, value in attributes.items() if value is not None},
         )
         try:
-            function = compiled(node, self.opset, self.frozen, self.training)
+            inputs = [value.array if value is not None else None for value in operands]
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                arrays = function(*(value.array if value is not None else None for value in operands))
+                if function is None:
+                    arrays = compiled(node, self.opset, self.frozen, self.training)(*inputs)
+                else:
+                    arrays = function(node, inputs)
         except Exception as error:
             raise NotDrawableError(f"{op_type}: {error}") from error
         arrays = [np.asarray(array) for array in arrays]
@@ -182,7 +189,7 @@ class Sketch:
             if array.size > MOST_ELEMENTS or (array.dtype.kind == "f" and not self._usable(array)):
                 raise NotDrawableError(f"{op_type}: {array.shape}")
             element = types[index] if types else self._type_of(array)
-            moving = any(value is not None and value.moving for value in operands)
+            moving = any(value is not None and value.moving for value in (*operands, *captured))
             if output:
                 values.append(Value(output, array, element, moving and array.dtype.kind == "f"))
         self.nodes.append(node)

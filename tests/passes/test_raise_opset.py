@@ -402,6 +402,15 @@ def test_ops_whose_meaning_changed_compute_what_they_did(case, target, rng):
     close(run(ir.to_proto(result), feeds), run(original, feeds), 1e-6)
 
 
+def test_a_scan_with_a_batch_dimension_is_refused():
+    body = "body = f (float[2] s, float[2] a) => (float[2] t) { t = Add (s, a) }"
+    original = proto(
+        f"g (float[1,2] s, float[1,3,2] x) => (y) {{ y = Scan <num_scan_inputs = 1, {body}> (, s, x) }}", 8
+    )
+    with pytest.raises(ModelError, match=r"^Scan node '' \(outputs y\) of opset 8 has a batch dimension"):
+        RaiseOpsetPass()(ir.from_proto(original))
+
+
 ROUNDS_BOTH_WAYS = {
     "both-ways": ("y = Resize(x, scales)", [1, 1, 0.6, 1.7], "enlarges and reduces (scales [1.0, 1.0, 0.6"),
     "computed": ("n = Neg(scales)\n m = Neg(n)\n y = Resize(x, m)", None, "has scales that are not constant"),

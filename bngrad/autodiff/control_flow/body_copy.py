@@ -47,6 +47,10 @@ class BodyCopy:
         """Returns a new value, for the inputs, of the type and shape of another."""
         return _typed(ir.Value(name=self.make.names.fresh(f"{self._back.node.name}_Grad/{word}")), like)
 
+    def discard(self) -> None:
+        """Removes all nodes, which count as readers of their inputs otherwise."""
+        self.set_outputs([])
+
     def finish(self, inputs: Sequence[ir.Value]) -> ir.Graph:
         """Returns the graph with other inputs, and new names."""
         nodes, values = self._copies

@@ -32,6 +32,8 @@ def gradients_of_if(back: Backward) -> Gradients:
         value for index, value in enumerate(wrt) if any(gradients[index] is not None for gradients in branches)
     ]
     if not reached:
+        for copy in copies:
+            copy.discard()
         return [None] * (first + len(captured))
     graphs: dict[str, Any] = {}
     for name, copy, gradients in zip(_BRANCHES, copies, branches, strict=True):

@@ -38,6 +38,14 @@ class Repetition(NamedTuple):
     states: int
     """The number of states; they are the first outputs of the node."""
 
+    @classmethod
+    def of(cls, node: ir.Node) -> Repetition:
+        """Returns the repetition that a Loop or Scan is."""
+        body = node.attributes["body"].as_graph()
+        if node.op_type == "Loop":
+            return cls(node, body, 2, 1, len(body.inputs) - 2)
+        return cls(node, body, 0, 0, len(body.inputs) - int(read_attribute(node, "num_scan_inputs", 1)))
+
     @property
     def state_inputs(self) -> range:
         """The indices of the states among the inputs of node and body, in the order of the outputs."""
@@ -95,12 +103,7 @@ class Repetition(NamedTuple):
 
 def repetition(node: ir.Node) -> Repetition | None:
     """Returns a Loop or Scan of the default domain as a repetition; None for another node."""
-    if node.domain or node.op_type not in ("Loop", "Scan"):
-        return None
-    body = node.attributes["body"].as_graph()
-    if node.op_type == "Loop":
-        return Repetition(node, body, 2, 1, len(body.inputs) - 2)
-    return Repetition(node, body, 0, 0, len(body.inputs) - int(read_attribute(node, "num_scan_inputs", 1)))
+    return Repetition.of(node) if not node.domain and node.op_type in ("Loop", "Scan") else None
 
 
 def _numbers(node: ir.Node, name: str) -> Sequence[int]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.control_flow.branches import gradients_of_if
+from bngrad.autodiff.control_flow.loops import gradients_of_loop
+from bngrad.autodiff.control_flow.repetition import Repetition
+from bngrad.autodiff.control_flow.steps import ScanSteps
 from bngrad.autodiff.rule import gradient
 from bngrad.opset.op_attributes import ANY
 
@@ -22,3 +25,23 @@ _VERSIONS = (16, 19, 21, 23, 24, 25)
 def if_(back: Backward) -> Gradients:
     """If(c, f, g) -> If(c, df, dg): the gradients of the branch taken; 0 for what only the other branch reads."""
     return gradients_of_if(back)
+
+
+@gradient(
+    "Scan",
+    inputs=None,
+    versions=_VERSIONS,
+    attributes=dict.fromkeys(
+        (
+            *("body", "num_scan_inputs", "scan_input_axes", "scan_input_directions"),
+            *("scan_output_axes", "scan_output_directions"),
+        ),
+        ANY,
+    ),
+)
+def scan(back: Backward) -> Gradients:
+    """H', y = f(H, x, w) in each step, with dH' from the step after it.
+
+    In the other direction, dH, dx and the w of this step = df(dH', dy), and dw is the sum over the steps.
+    """
+    return gradients_of_loop(back, Repetition.of(back.node), ScanSteps)

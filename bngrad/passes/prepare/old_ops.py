@@ -27,7 +27,7 @@ from bngrad.graph.nodes import all_nodes, describe, owner
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_HARDMAX_CHANGED, _RESIZE_CHANGED = 13, 11
+_HARDMAX_CHANGED, _RESIZE_CHANGED, _SCAN_CHANGED = 13, 11, 9
 """The opsets that introduced the new semantics."""
 
 
@@ -44,12 +44,17 @@ def restore_semantics(
 
     Raises:
         ModelError: A Resize below opset 11 rounds down in one dimension and up in another, or its scales are
-            unknown.
+            unknown; or there is a Scan of opset 8, whose inputs have a batch dimension.
     """
     names = Names(model)
     for node in list(all_nodes(model)):
         if node.domain == "" and node.op_type == "Hardmax" and version < _HARDMAX_CHANGED <= converted_version:
             _flatten_input(node, names)
+        elif node.domain == "" and node.op_type == "Scan" and version < _SCAN_CHANGED <= converted_version:
+            raise ModelError(
+                f"{describe(node)} of opset 8 has a batch dimension, which no newer Scan has; expected a model of "
+                "opset 9 or newer"
+            )
         elif node.domain == "" and node.op_type == "Resize" and version < _RESIZE_CHANGED <= converted_version:
             # Below opset 10 the node was an Upsample, whose output the converter may have renamed.
             is_upsample = version < _RESIZE_CHANGED - 1

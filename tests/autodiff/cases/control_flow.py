@@ -20,6 +20,34 @@ CONSTANTS = """z = Exp (x) y = If (c) <
     then_branch = t () => (float[N, 3] p) <float[3] k = {1, 2, 3}> { p = Mul (k, z) },
     else_branch = e () => (float[N, 3] r) <float[3] k = {4, 5, 6}> { r = Mul (z, k) }>"""
 
+STEP = """h, y = Scan <num_scan_inputs = 1, body = f (float[N, 3] s, float[N, 2] a)
+        => (float[N, 3] t, float[N, 3] u) {
+    p = MatMul (a, w) q = Mul (s, r) z = Add (p, q) t = Tanh (z) u = Mul (t, s) }> (h0, x)"""
+OF_STEP = "float[T, N, 2] x, float[N, 3] h0, float[2, 3] w, float[3] r"
+MANY = """h, k, i, y, z = Scan <num_scan_inputs = 2, scan_input_axes = [1, 0], scan_input_directions = [1, 0],
+    scan_output_axes = [0, -1], scan_output_directions = [1, 0],
+    body = f (float[B, 3] s, float c, int64 n, float[B, 2] a, float[B, 3] b)
+        => (float[B, 3] t, float c2, int64 n2, float[B, 3] u, float[B] v) {
+    p = MatMul (a, w) q = Mul (s, r) o = Add (p, q) z = Add (o, b) t = Tanh (z) u = Mul (t, s)
+    one = Constant <value_ints = [1]> () v = ReduceSum <keepdims = 0> (u, one)
+    m = ReduceMean <keepdims = 0> (b) f = Cast <to = 1> (n) e = Mul (f, m) c2 = Mul (e, c)
+    unit = Constant <value_int = 1> () n2 = Add (n, unit) }> (h0, k0, i0, x, b)"""
+OF_MANY = "float[B, T, 2] x, float[T, B, 3] b, float[B, 3] h0, float k0, int64 i0, float[2, 3] w, float[3] r"
+RESET = """z = Exp (x) h, k = Scan <num_scan_inputs = 1, body = f (float[2] s, float[2] o, float[2] a) =>
+    (float[2] t, float[2] o2) { p = Mul (s, r) t = Identity (a) u = Add (p, o) o2 = Mul (u, a) }> (h0, k0, z)"""
+DOUBLED = """h = Scan <num_scan_inputs = 1, body = f (float[2] s, float[2] a) => (float[2] t) { t = Add (s, s) }>
+    (h0, x)"""
+NESTED_SCAN = """h, y = Scan <num_scan_inputs = 1, body = f (float[2] s, float[2, 2] a)
+        => (float[2] t, float[2] u) {
+    k, j = Scan <num_scan_inputs = 1, body = g (float[2] l, float[2] e) => (float[2] m, float[2] n) {
+        o = Mul (l, e) m = Add (o, r) n = Mul (m, s) }> (s, a)
+    zero = Constant <value = float {0}> () top = ReduceMax <keepdims = 0> (k) c = Greater (top, zero)
+    t = If (c) <then_branch = d () => (float[2] d1) { d1 = Mul (k, r) },
+                else_branch = b () => (float[2] b1) { b1 = Sin (k) }>
+    one = Constant <value_ints = [0]> () u = ReduceSum <keepdims = 0> (j, one) }> (h0, x)"""
+ROOTS = """h, y = Scan <num_scan_inputs = 1, body = f (float[2] s, float[2] a) => (float[2] t, float[2] u) {
+    q = Sqrt (a) t = Add (s, q) u = Mul (t, s) }> (h0, x)"""
+
 
 def flag(value):
     return lambda _rng, _shape: np.bool_(value)
@@ -37,6 +65,23 @@ def cases():
         draw={"c": flag(True), "d": flag(True)},
         oracle=NO_RULE,
     )
+    sizes = ({"T": 3, "N": 2}, {"T": 1, "N": 3})
+    common = {"dims": sizes, "oracle": NO_RULE}
+    yield Case("scan", OF_STEP, STEP, ("x", "h0", "w", "r"), ("h", "y"), **common)
+    yield Case("scan, last state", OF_STEP, STEP, ("w", "r"), ("h",), **common)
+    yield Case("scan, elements", OF_STEP, STEP, ("x", "h0"), ("y",), **common)
+    # ONNX Runtime's Scan along another axis ends the process where a batch is empty.
+    draw = {"i0": lambda _rng, _shape: 2}
+    wrt = ("x", "b", "h0", "k0", "w", "r")
+    yield Case(
+        "scan, many", OF_MANY, MANY, wrt, ("h", "k", "y", "z"), dims=({"T": 3, "B": 2},), draw=draw, oracle=NO_RULE
+    )
+    states = "float[T, 2] x, float[2] h0, float[2] k0, float[2] r"
+    yield Case("scan, a state that is replaced", states, RESET, ("x", "h0", "k0", "r"), ("h", "k"), **common)
+    yield Case("scan, no sequence", states, DOUBLED, ("h0",), ("h",), **common)
+    yield Case("scan, roots", states, ROOTS, ("x", "h0"), ("h", "y"), draw={"x": positive}, **common)
+    nested = states.replace("float[T, 2] x", "float[T, 2, 2] x")
+    yield Case("nested scan", nested, NESTED_SCAN, ("x", "h0", "r"), ("h", "y"), **common)
 
 
 CASES = [*cases()]

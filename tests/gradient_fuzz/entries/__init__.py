@@ -15,6 +15,7 @@ from autodiff.gradient_cases import Between
 from bngrad.autodiff.rules import RULES
 from gradient_fuzz.entries import (
     attention,
+    control_flow,
     elementwise,
     indexing,
     losses,
@@ -57,6 +58,7 @@ def plain_ops() -> Iterator[str]:
 
 OWN: dict[tuple[str, str], Entry] = {
     **attention.ENTRIES,
+    **control_flow.ENTRIES,
     **elementwise.ENTRIES,
     **indexing.ENTRIES,
     **losses.ENTRIES,
