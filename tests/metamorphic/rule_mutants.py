@@ -222,8 +222,8 @@ RULES = (
             "dB is doubled",
         ),
         (
-            "perm=[*batch, column, row]",
-            "perm=[*batch, row, column]",
+            "perm = [*batch, column, row]",
+            "perm = [*batch, row, column]",
             "a batch of matrices is not transposed",
             _RULES,
         ),
