@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from bngrad.arguments import require_choice, require_names
+from bngrad.errors import InputError
 
 GENERAL, BATCH_NORMS, OUTPUT = "Options", "Batch norms", "Output"
 """Titles of groups of options."""
@@ -59,6 +60,8 @@ class Options:
         for option in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value, kind = getattr(self, option.name), value_type(option.type)
             if kind == Sequence[str]:
+                if value is None and option.default is not None:
+                    raise InputError(f"{option.name} is None; expected a sequence of names, which may be empty")
                 require_names(**{option.name: value})
             elif get_origin(kind) is Literal and not (value is None and option.default is None):
                 require_choice(option.metadata["called"] or option.name, value, get_args(kind))

@@ -71,6 +71,11 @@ WRONG = {
         {"training": "bn"},
         "training is the string 'bn'; expected a sequence of names, such as ['bn']",
     ),
+    "differentiate-frozen-none": Wrong(
+        bngrad.differentiate,
+        {"frozen": None},
+        "frozen is None; expected a sequence of names, which may be empty",
+    ),
     "validate-wrt": Wrong(
         bngrad.validate,
         {"against": "numeric", "wrt": "s"},
