@@ -25,8 +25,10 @@ if TYPE_CHECKING:  # type checkers read only imports; without these, every name 
     from bngrad.api import rewrite as rewrite
     from bngrad.api import save as save
     from bngrad.api import training_step as training_step
+    from bngrad.autodiff.backward import Backward as Backward
     from bngrad.autodiff.metadata import TrainingGraph as TrainingGraph
     from bngrad.autodiff.metadata import read_training_graph as read_training_graph
+    from bngrad.autodiff.own_rules import gradient as gradient
     from bngrad.errors import BngradError as BngradError
     from bngrad.errors import BngradWarning as BngradWarning
     from bngrad.errors import DeviceError as DeviceError
@@ -72,7 +74,9 @@ if TYPE_CHECKING:  # type checkers read only imports; without these, every name 
 
 _NAMES = {
     "api": "differentiate finalize inspect rewrite save training_step",
+    "autodiff.backward": "Backward",
     "autodiff.metadata": "TrainingGraph read_training_graph",
+    "autodiff.own_rules": "gradient",
     "errors": "BngradError BngradWarning DeviceError DistributedError InputError LibraryError ModelError "
     "OracleError TrainingError UnsupportedNodeError VersionError",
     "functional.api": "hvp jacobian jvp vjp",

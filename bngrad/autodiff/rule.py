@@ -38,8 +38,9 @@ class Rule:
     """Other inputs that may be floats, with a gradient of zero: the output is piecewise constant in them."""
     versions: tuple[int, ...] = (1,)
     """The versions of the op's schema that the rule was written for; any other is refused."""
-    attributes: Attributes = field(default_factory=dict)
-    """The attributes that it was written for, as `attribute_refusal` takes them; any other is refused."""
+    attributes: Attributes | None = field(default_factory=dict)
+    """The attributes that it was written for, as `attribute_refusal` takes them; any other is refused. None for a
+    rule that reads what it needs."""
 
     def differentiates(self, index: int) -> bool:
         """Returns whether the rule gives an input a gradient."""

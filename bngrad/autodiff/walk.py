@@ -284,4 +284,7 @@ def _no_rule(
                 f"it has no gradient with respect to input {index}, {value.name!r}, which is a value of --wrt or "
                 "depends on one (by default the weights); expected a constant"
             )
-    return version_refusal(node, rule.versions, opset_imports) or attribute_refusal(node, rule.attributes)
+    by_version = version_refusal(node, rule.versions, opset_imports)
+    if by_version or rule.attributes is None:
+        return by_version
+    return attribute_refusal(node, rule.attributes)

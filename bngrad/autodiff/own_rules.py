@@ -1,0 +1,84 @@
+"""Gradient rules of users, for ops of their own."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.arguments import require_names
+from bngrad.autodiff.rule import Rule
+from bngrad.autodiff.rules import RULES
+from bngrad.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+    RuleFunction = Callable[[Backward], Gradients]
+
+_BUILT_IN = frozenset(RULES)
+
+
+def gradient(
+    domain: str,
+    op_type: str,
+    *,
+    inputs: Sequence[int] | None = (0,),
+    zero: Sequence[int] = (),
+    attributes: Sequence[str] | None = None,
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Registers a function as the gradient rule of an op of your own, for this process.
+
+    The function takes a `bngrad.Backward`: the node, the gradients of its outputs, and methods that make nodes of
+    the backward pass. It returns a list with a value for each input of the node: the gradient with respect to it,
+    of its type and shape, or None where that is 0 or not needed. A rule that is registered again replaces the
+    earlier one.
+
+    Args:
+        domain: The domain of the op; one of ONNX's own ops has a rule of bngrad or none at all.
+        op_type: The op.
+        inputs: The inputs that get a gradient; None for all. Another float input must be constant, or the node is
+            refused.
+        zero: Other float inputs, with a gradient of 0.
+        attributes: The attributes that the rule was written for; a node with another one is refused. None for any.
+
+    Returns:
+        A decorator, which returns the function.
+
+    Raises:
+        InputError: The op has a rule of bngrad, or is one of ONNX's default domain.
+    """
+    require_names(attributes=attributes)
+    key = ("" if domain == "ai.onnx" else domain, op_type)
+    if key[0] == "" or key in _BUILT_IN:
+        raise InputError(
+            f"op {op_type!r} of domain {domain!r} is not yours; expected an op of a domain of your own"
+        )
+
+    def register(function: RuleFunction) -> RuleFunction:
+        @functools.wraps(function)
+        def checked(back: Backward) -> Gradients:
+            return _checked(function(back), len(back.node.inputs), f"{domain}.{op_type}")
+
+        supported = None if attributes is None else dict.fromkeys(attributes, ())
+        RULES[key] = Rule(checked, None if inputs is None else tuple(inputs), tuple(zero), attributes=supported)
+        return function
+
+    return register
+
+
+def _checked(gradients: Gradients, count: int, op: str) -> Gradients:
+    """Returns what a rule returned, if that is a value or None for each input."""
+    if not isinstance(gradients, list | tuple) or len(gradients) != count:
+        number = f"{len(gradients)} values" if isinstance(gradients, list | tuple) else repr(gradients)
+        raise InputError(f"the gradient rule of {op} returned {number}; expected a list of {count}, one an input")
+    for value in gradients:
+        if value is not None and not isinstance(value, ir.Value):
+            raise InputError(
+                f"the gradient rule of {op} returned {value!r}; expected values that its Backward made"
+            )
+    return gradients
