@@ -199,7 +199,10 @@ NO_RULE = {
         BRANCHES.replace("p = Exp(x)", "a = local.F(x) p = Exp(a)"),
         r"local\.F node 'a' \(outputs a\) .*: it has no gradient rule$",
     ),
-    "loop": (LOOP, r"Loop node 'y' .*: it has no gradient rule for control flow$"),
+    "in-a-loop": (
+        LOOP.replace("q = Mul(p, x)", "a = local.F(p) q = Mul(a, x)"),
+        r"local\.F node 'a' \(outputs a\) .*: it has no gradient rule$",
+    ),
     "behind-an-if": (f"x1 = local.F(x) {BRANCHES.replace('(x)', '(x1)')}", r"F node 'x1' .*no gradient rule$"),
     "refused-as-well": (
         'a = Acos(x) y = com.microsoft.Gelu <approximate = "sine"> (a)',

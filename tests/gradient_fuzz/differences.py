@@ -28,8 +28,20 @@ class Differences:
         self.size = max(float(np.max(np.abs(array))) for array in floats)
 
     def rounding(self, unit: float) -> float:
-        """Returns the error of the loss where every result of a node is off by a unit, at random."""
-        return max(abs(self._forward.loss(self._feeds, unit, seed) - self.loss) for seed in range(ROUNDINGS))
+        """Returns the error of the loss where every result of a node is off by a unit, at random.
+
+        Raises:
+            TypeError, ValueError: In each trial, a shape that is computed from floats jumped.
+        """
+        errors, failures = [], []
+        for seed in range(ROUNDINGS):
+            try:
+                errors.append(abs(self._forward.loss(self._feeds, unit, seed) - self.loss))
+            except (TypeError, ValueError) as failure:
+                failures.append(failure)
+        if not errors:
+            raise failures[0]
+        return max(errors)
 
     def along(
         self, name: str, direction: np.ndarray, noise: float = 0.0, seed: int = 0

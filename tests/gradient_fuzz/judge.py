@@ -199,7 +199,12 @@ def _compared(  # noqa: C901 - one comparison after the other
         return Verdict("the loss is no number")
     exact = "float64" in results
     limit = (EXACT_LIMITS if exact else LIMITS)[case.element]
-    rounding = differences.rounding(1e-12 if exact and case.element not in SIXTEEN_BITS else UNITS[case.element])
+    try:
+        rounding = differences.rounding(
+            1e-12 if exact and case.element not in SIXTEEN_BITS else UNITS[case.element]
+        )
+    except (TypeError, ValueError) as error:  # see there
+        return _by_onnx_runtime(case, results, f"{type(error).__name__}: {error}")
     for called, arrays in results.items():
         off = abs(float(np.squeeze(wide(arrays["loss"]))) - differences.loss)
         if not off <= 20 * rounding + 1e-9 * differences.size:

@@ -13,10 +13,8 @@ import onnx_ir as ir
 
 from bngrad.autodiff.control_flow.body_copy import BodyCopy, zeros_like
 from bngrad.autodiff.control_flow.repetition import IN_ORDER
-from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.signs import is_singular
 from bngrad.graph.subgraphs import nodes_of
-from bngrad.opset.gradient_names import gradient_node_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,23 +120,26 @@ def _feed_forward_values(back: Backward, loop: Repetition, inputs: Sequence[ir.V
     """Gives the steps those inputs of the forward step that they still read; keeps its states for that."""
     for number, index in enumerate(loop.state_inputs):
         if inputs[index].uses():
-            steps.feed(inputs[index], _kept(back, loop, number), IN_ORDER)
+            steps.feed(inputs[index], _kept(back, loop, steps, number), IN_ORDER)
     for index in loop.element_inputs:
         if inputs[index].uses():
             steps.feed(inputs[index], back.x(index), loop.slices_of_input(index))
     steps.feed_counters(inputs[: loop.first])
 
 
-def _kept(back: Backward, loop: Repetition, number: int) -> ir.Value:
-    """Adds a scan output to the forward loop: a state before each step."""
-    state = loop.body.inputs[loop.state_inputs[number]]
+def _kept(back: Backward, loop: Repetition, steps: Steps, number: int) -> ir.Value:
+    """Adds a scan output to the forward loop: a state before each step.
+
+    Raises:
+        NoGradientError: It is no tensor, or its shape changes.
+    """
+    index = loop.state_inputs[number]
+    state, first, following = loop.body.inputs[index], back.x(index).shape, loop.result(number).shape
     if not isinstance(state.type, ir.TensorType):
         back.refuse(f"its state {state.name!r}, which its gradient needs, is no tensor; expected a tensor")
-    return keep(back, loop, state, f"state_{number}")
-
-
-def keep(back: Backward, loop: Repetition, value: ir.Value, word: str) -> ir.Value:
-    """Adds a scan output to the forward loop: an input of its body in each step."""
-    name = f"{gradient_node_prefix(str(back.node.name))}{word}"
-    copy = NodesAtEnd(loop.body, back.names, name).op("Identity", value)
-    return loop.add_scan_output(copy, value, back.names.fresh(f"{name}_of_steps"))
+    sizes = [] if first is None or following is None else zip(first, following, strict=False)
+    if any(isinstance(size, int) and isinstance(other, int) and size != other for size, other in sizes):
+        back.refuse(
+            f"its state {state.name!r} has shape {first}, and then {following}; expected the same in each step"
+        )
+    return steps.keep(state, f"state_{number}")

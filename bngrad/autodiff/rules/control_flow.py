@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bngrad.autodiff.control_flow.branches import gradients_of_if
 from bngrad.autodiff.control_flow.loops import gradients_of_loop
 from bngrad.autodiff.control_flow.repetition import Repetition
-from bngrad.autodiff.control_flow.steps import ScanSteps
+from bngrad.autodiff.control_flow.steps import LoopSteps, ScanSteps
 from bngrad.autodiff.rule import gradient
 from bngrad.opset.op_attributes import ANY
 
@@ -45,3 +45,9 @@ def scan(back: Backward) -> Gradients:
     In the other direction, dH, dx and the w of this step = df(dH', dy), and dw is the sum over the steps.
     """
     return gradients_of_loop(back, Repetition.of(back.node), ScanSteps)
+
+
+@gradient("Loop", inputs=None, versions=_VERSIONS, attributes={"body": ANY})
+def loop(back: Backward) -> Gradients:
+    """The same as Scan without scan inputs, by a Loop of as many steps as were done."""
+    return gradients_of_loop(back, Repetition.of(back.node), LoopSteps)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from bngrad.opset import synchronized
 
 _REASONS: dict[str, str] = {
-    "control flow": "Loop",
     "sequences": """
         ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct
         SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence

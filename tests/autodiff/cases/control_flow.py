@@ -48,6 +48,26 @@ NESTED_SCAN = """h, y = Scan <num_scan_inputs = 1, body = f (float[2] s, float[2
 ROOTS = """h, y = Scan <num_scan_inputs = 1, body = f (float[2] s, float[2] a) => (float[2] t, float[2] u) {
     q = Sqrt (a) t = Add (s, q) u = Mul (t, s) }> (h0, x)"""
 
+LOOP = """h, y, j = Loop <body = f (int64 i, bool go, float[N, 3] s)
+        => (bool on, float[N, 3] t, float[N, 3] u, float k) {
+    p = MatMul (s, w) q = Mul (p, r) f = Cast <to = 1> (i) b = Mul (f, x) z = Add (q, b) t = Tanh (z)
+    u = Mul (t, s) n = Reshape (f, none) on = Less (n, most) k = ReduceMean <keepdims = 0> (u) }> (m, go, h0)"""
+OF_LOOP = "int64 m, bool go, float[N, 3] x, float[N, 3] h0, float[3, 3] w, float[3] r, float most"
+SUMMED = """h = Loop <body = f (int64 i, bool go, float[N] s) => (bool on, float[N] t) {
+    on = Identity (go) t = Sub (s, x) }> (m, , h0)"""
+IN_LOOP = """h, e = Loop <body = f (int64 i, bool go, s) => (bool on, float[2, 2] t, float[2] u) {
+    on = Identity (go) row = Gather (x, i)
+    k, j = Loop <body = g (int64 i2, bool go2, float[2] l) => (bool on2, float[2] l2, float[2] l3) {
+        on2 = Identity (go2) o = Mul (l, r) l2 = Add (o, row) l3 = Sin (l2) }> (m, , h0)
+    last = Sub (m, i) one = Constant <value_int = 1> () even = Equal (last, one)
+    t = If (even) <then_branch = d () => (float[2, 2] d1) { d1 = Mul (s, k) },
+                   else_branch = b () => (float[2, 2] b1) { b1 = Add (s, j) }>
+    axis = Constant <value_ints = [0]> () u = ReduceSum <keepdims = 0> (t, axis) }> (m, , s0)"""
+
+
+def number(value):
+    return lambda _rng, _shape: value
+
 
 def flag(value):
     return lambda _rng, _shape: np.bool_(value)
@@ -71,7 +91,7 @@ def cases():
     yield Case("scan, last state", OF_STEP, STEP, ("w", "r"), ("h",), **common)
     yield Case("scan, elements", OF_STEP, STEP, ("x", "h0"), ("y",), **common)
     # ONNX Runtime's Scan along another axis ends the process where a batch is empty.
-    draw = {"i0": lambda _rng, _shape: 2}
+    draw = {"i0": number(2)}
     wrt = ("x", "b", "h0", "k0", "w", "r")
     yield Case(
         "scan, many", OF_MANY, MANY, wrt, ("h", "k", "y", "z"), dims=({"T": 3, "B": 2},), draw=draw, oracle=NO_RULE
@@ -82,6 +102,37 @@ def cases():
     yield Case("scan, roots", states, ROOTS, ("x", "h0"), ("h", "y"), draw={"x": positive}, **common)
     nested = states.replace("float[T, 2] x", "float[T, 2, 2] x")
     yield Case("nested scan", nested, NESTED_SCAN, ("x", "h0", "r"), ("h", "y"), **common)
+    for name, limit, most, go in (
+        ("", 3, 9, True),
+        (", until a condition", 9, 1, True),
+        (", no step", 0, 9, True),
+        (", a condition that is false", 3, 9, False),
+    ):
+        draw = {"m": number(limit), "most": number(most), "go": flag(go)}
+        outputs = ("h", "y", "j") if name in ("", ", until a condition") else ("h",)
+        yield Case(
+            f"loop{name}",
+            OF_LOOP,
+            LOOP,
+            ("x", "h0", "w", "r"),
+            outputs,
+            "int64[0] none = {}",
+            draw=draw,
+            oracle=NO_RULE,
+        )
+    of_sum = "int64 m, float[N] x, float[N] h0"
+    yield Case("loop, no sequence", of_sum, SUMMED, ("x", "h0"), ("h",), draw={"m": number(3)}, oracle=NO_RULE)
+    of_nested = "int64 m, float[2, 2] x, float[2] h0, float[2, 2] s0, float[2] r"
+    yield Case(
+        "nested loop",
+        of_nested,
+        IN_LOOP,
+        ("x", "h0", "s0", "r"),
+        ("h", "e"),
+        dims=({},),
+        draw={"m": number(2)},
+        oracle=NO_RULE,
+    )
 
 
 CASES = [*cases()]

@@ -1,9 +1,10 @@
-"""If and Scan with random bodies, which read values around them."""
+"""If, Loop and Scan with random bodies, which read values around them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -135,4 +136,31 @@ def scan(b: Sketch) -> list[Value]:
     )
 
 
-ENTRIES = {("", "If"): if_, ("", "Scan"): scan}
+def loop(b: Sketch) -> list[Value]:
+    draw = b.draw
+    states = [b.of_shape(b.dims(draw.randint(0, 3))) for _ in range(draw.choice([0, 1, 1, 2]))]
+    body = _Body(b, [(b.fresh("s"), state.shape) for state in states])
+    step, goes_on = b.fresh("s"), b.fresh("s")
+    if draw.chance(0.5):
+        body.emit("Cast", (), step, to=b.element)
+    results = [body.of_shape(state.shape) for state in states]
+    elements = [b.dims(draw.randint(0, 2)) for _ in range(draw.choice([0, 1, 2]) if states else 1)]
+    results += [body.of_shape(shape) for shape in elements]
+    limit = b.constant(np.int64(draw.randint(0, 3))) if draw.chance(0.8) else None
+    last = b.fresh("c")
+    tensor = helper.make_tensor(last, onnx.TensorProto.INT64, [], [draw.randint(0, 3) if limit is None else 9])
+    body.emit("Constant", (), value=tensor)
+    following = body.emit("Less", (), step, body.values[-1][0])[0]
+    counters = [
+        helper.make_tensor_value_info(name, element, [])
+        for name, element in ((step, onnx.TensorProto.INT64), (goes_on, onnx.TensorProto.BOOL))
+    ]
+    graph = body.graph(results, counters)
+    graph.output.insert(0, helper.make_tensor_value_info(following, onnx.TensorProto.BOOL, []))
+    condition = _condition(b) if draw.chance(0.2) else None
+    if not states and condition is None:
+        condition = b.constant(np.bool_(True), onnx.TensorProto.BOOL)
+    return _emit(b, "Loop", [limit, condition, *states], [body], len(results), body=graph)
+
+
+ENTRIES = {("", "If"): if_, ("", "Loop"): loop, ("", "Scan"): scan}
