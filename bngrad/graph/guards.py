@@ -19,6 +19,23 @@ _GUARD = "bngrad.guard"
 """The key in the metadata of a Where that guards a product."""
 
 
+_FIRST_ORDER = "bngrad.first_order"
+"""The key in the metadata of a Where that a first derivative needs, and a second one would get wrong."""
+
+
+def first_order(value: ir.Value) -> ir.Value:
+    """Marks the Where that replaces factors of 0: the derivative by one factor is right, by two not."""
+    node = value.producer()
+    assert node is not None, "a node makes it"  # noqa: S101
+    node.metadata_props[_FIRST_ORDER] = "product"
+    return value
+
+
+def is_first_order(node: ir.Node) -> bool:
+    """Tests whether `first_order` marked a node."""
+    return _FIRST_ORDER in node.metadata_props
+
+
 def is_guard(node: ir.Node) -> bool:
     """Tests whether a node only guards a product against 0 times infinity.
 

@@ -13,7 +13,7 @@ from bngrad.autodiff.rule import gradient
 from bngrad.autodiff.rules.unary import of_absolute
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.constant_value import constant_value
-from bngrad.graph.guards import zero_where_zero
+from bngrad.graph.guards import first_order, zero_where_zero
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.graph.shapes import zeros
 from bngrad.graph.signs import is_singular, may_overflow
@@ -126,7 +126,7 @@ def reduce_prod(back: Backward) -> Gradients:
     """dX = dY times the product of the other elements, which is 0 where one of them is 0."""
     x, dY = back.x(0), _kept(back, back.dY)
     is_zero = back.op("Equal", x, like(back, 0, x))
-    rest = back.op("Where", is_zero, like(back, 1, x), x)
+    rest = first_order(back.op("Where", is_zero, like(back, 1, x), x))
     zero = back.op("Cast", is_zero, to=int(statistics_dtype(x)))
     alone = back.op("Equal", _sum_again(back, zero), zero)
     others = back.op("Div", _reduced_again(back, "ReduceProd", rest), rest)

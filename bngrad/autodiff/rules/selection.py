@@ -9,7 +9,7 @@ from bngrad.autodiff.rule import for_each_input, gradient
 from bngrad.autodiff.ties import joint_limits
 from bngrad.graph.batch_norm_terms import statistics_dtype
 from bngrad.graph.broadcasting import sum_to
-from bngrad.graph.guards import cut, is_guard
+from bngrad.graph.guards import cut, is_first_order, is_guard
 from bngrad.graph.node_reader import dtype_of, is_off, like
 from bngrad.graph.signs import may_overflow
 from bngrad.opset.op_attributes import ANY
@@ -58,6 +58,8 @@ def where(back: Backward) -> Gradients:
     """dY goes to X where the condition is true, else to Y. Not a product: 0 times infinity is not 0."""
     if is_guard(back.node):
         return [None, None, back.dY]
+    if is_first_order(back.node):
+        back.refuse("its derivative has no derivative here, as that of a product has none where a factor is 0")
     condition, zero = back.x(0), like(back, 0, back.dY)
     return for_each_input(
         back, lambda index: back.op("Where", condition, *((back.dY, zero) if index == 1 else (zero, back.dY)))
