@@ -20,6 +20,7 @@ from bngrad.autodiff.batch_norm_modes import (
 )
 from bngrad.autodiff.control_flow.body_types import infer_bodies
 from bngrad.autodiff.control_flow.prepare import prepare_bodies
+from bngrad.autodiff.expansion import expand
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, ends, updates
 from bngrad.autodiff.recorded_stops import refuse_hidden_stops, with_recorded_stops
 from bngrad.autodiff.running_statistics import (
@@ -87,6 +88,7 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     model, names = with_modes(model, opset, options)
     _import_tensorflow(model)
     InferTypesPass()(model)
+    expand(model, default_weights(model.graph) if wrt is None else _values(model.graph, wrt))
     infer_bodies(model)
     require_possible(model)
     StableLogsPass(names)(model)
@@ -102,6 +104,11 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     for node in filter(is_trained, _batch_norms(model.graph)):
         _save_statistics(node, names)
     return model
+
+
+def _values(graph: ir.Graph, names: Sequence[str]) -> list[ir.Value]:
+    """Returns the inputs and initializers of some names."""
+    return [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in names]
 
 
 def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir.Model, Names]:

@@ -45,7 +45,7 @@ _NUMBER_SLOTS: Mapping[str, frozenset[int]] = {
         ("BatchNormalization", "BatchNormInternal", "BatchNormalizationTraining", *FORWARDS), frozenset({3, 4})
     ),
     **dict.fromkeys(("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "OneHot", "Pad"), frozenset({2})),
-    **dict.fromkeys(("Clip", "Resize"), frozenset({1, 2})),
+    **dict.fromkeys(("Clip", "Resize", "RotaryEmbedding"), frozenset({1, 2})),
     **dict.fromkeys(("Dropout", "Pow", "Upsample"), frozenset({1})),
     "Range": frozenset({0, 1, 2}),
 }

@@ -100,6 +100,16 @@ OUTPUTS = {
         ["loss", "w_grad", "b_grad", "m_grad"],
     ),
     "no data of fixed shape": (summed("float[2, 3] x, float[3, 3] w", "y = MatMul(x, w)"), {}, ["loss", "w_grad"]),
+    "no angles": (
+        summed(
+            "float[1, 1, 2, 2] x, int64[1, 2] ids",
+            "h = MatMul(x, w) y = RotaryEmbedding(h, c, s, ids)",
+            initializers="float[2, 2] w = {1, 2, 3, 4}, float[2, 1] c = {1, 0}, float[2, 1] s = {0, 1}",
+            opset=23,
+        ),
+        {},
+        ["loss", "w_grad"],
+    ),
     "no exponent, no limits": (WITH_EXPONENT_AND_LIMITS, {}, ["loss", "w_grad"]),
     "no statistics": (
         summed(

@@ -95,8 +95,8 @@ class _Attention:
     def _keys(self) -> int | None:
         """The number of keys and past keys, if known: else onnx and ONNX Runtime infer a smaller one for P."""
         parts = [self._new[0], *([self._back.x(4)] if self._back.has(4) else [])]
-        lengths = [part.shape[2] if part.shape is not None else None for part in parts]
-        return sum(lengths) if all(isinstance(length, int) for length in lengths) else None
+        lengths = [length for part in parts if isinstance(length := _dimensions(part)[2], int)]
+        return sum(lengths) if len(lengths) == len(parts) else None
 
     @cached_property
     def _p(self) -> ir.Value:
@@ -114,7 +114,7 @@ class _Attention:
             sizes = back.op("Mul", *(back.op("Concat", *part, axis=0) for part in parts))
             p = back.op("Reshape", p, sizes)
         p.type = self._q.type
-        p.shape = ir.Shape([*(self._q.shape or (None, None, None))[:3], self._keys])
+        p.shape = ir.Shape([*_dimensions(self._q)[:3], self._keys])
         return p
 
     def _p_of_copy(self) -> ir.Value:
@@ -140,10 +140,10 @@ class _Attention:
         back, mask, p = self._back, self._back.x(3), self._p
         back.rank(mask)
         dT = self._shaped_as(dT, p) if self._shares_keys else dT
-        last, keys = mask.shape[-1], p.shape[-1]
-        if last != keys or (last.value if isinstance(last, ir.SymbolicDim) else last) is None:
+        last = _dimensions(mask)[-1]
+        if last is None or last != _dimensions(p)[3]:
             dT = back.op("Slice", dT, back.int64([0]), back.op("Shape", mask, start=-1), back.int64([3]))
-        dT.type, dT.shape = mask.type, ir.Shape([*p.shape[:3], last])
+        dT.type, dT.shape = mask.type, ir.Shape([*_dimensions(p)[:3], last])
         return sum_to(back, dT, mask, dT)
 
     def _of_scores(self, dT: ir.Value | None) -> tuple[ir.Value | None, ir.Value | None]:
@@ -187,14 +187,14 @@ class _Attention:
         return self._as_input(index, of_new), of_past
 
     def _scaled(self, x: ir.Value) -> ir.Value:
-        back, size = self._back, self._q.shape[3] if self._q.shape is not None else None
+        back, size = self._back, _dimensions(self._q)[3]
         if "scale" in back.node.attributes:
             factor = like(back, back.attribute("scale", 1.0), self._q)
         elif isinstance(size, int):
             factor = like(back, size**-0.5, self._q)
         else:
-            size = back.cast(back.op("Shape", self._q, start=3, end=4), ir.DataType.FLOAT)
-            factor = back.op("CastLike", back.op("Reciprocal", back.op("Sqrt", size)), self._q)
+            sizes = back.cast(back.op("Shape", self._q, start=3, end=4), ir.DataType.FLOAT)
+            factor = back.op("CastLike", back.op("Reciprocal", back.op("Sqrt", sizes)), self._q)
         return back.op("Mul", x, factor)
 
     def _product(self, a: ir.Value, b: ir.Value, transposed: int | None = None) -> ir.Value:
@@ -211,7 +211,7 @@ class _Attention:
     @cached_property
     def _shares_keys(self) -> bool:
         """True if several heads of queries may read one head of keys."""
-        heads = [value.shape[1] if value.shape is not None else None for value in (self._q, self._new[0])]
+        heads = [_dimensions(value)[1] for value in (self._q, self._new[0])]
         return not (isinstance(heads[0], int) and heads[0] == heads[1])
 
     def _rows(self, x: ir.Value) -> ir.Value:
@@ -245,3 +245,10 @@ class _Attention:
         if back.rank(back.x(0)) == 4:
             return gradient
         return self._shaped_as(back.op("Transpose", gradient, perm=[0, 2, 1, 3]), back.x(index))
+
+
+def _dimensions(value: ir.Value) -> list[int | str | None]:
+    """Returns the dimensions of a value of four, or of a mask: None for those that are not known."""
+    if value.shape is None:
+        return [None] * 4
+    return [size if isinstance(size, int) else size.value for size in value.shape]

@@ -61,14 +61,12 @@ def _halves(back: Backward, value: ir.Value) -> tuple[ir.Value, ir.Value]:
 def _of_cache(back: Backward, index: int, by_head: ir.Value) -> ir.Value:
     """Sums over the heads, and over the places that read an element of the cosines or sines."""
     cache = back.x(index)
-    rank = back.rank(cache)
     summed = back.op("ReduceSum", by_head, back.int64([2]), keepdims=0)
     if back.has(3):
         return back.microsoft("GatherGrad", back.op("Shape", cache), back.x(3), summed, axis=0)
-    if rank != 3:
-        back.refuse(f"its input {index} has {rank} dimensions, without positions; expected 3")
-    x, flat = back.x(0), back.rank(back.x(0)) == 3
-    assert x.shape is not None, "its rank is known"  # noqa: S101
+    shape, x_shape = cache.shape, back.x(0).shape
+    if shape is None or x_shape is None or len(shape) != 3:
+        back.refuse(f"its input {index} has the shape {shape}, without positions; expected 3 dimensions")
     summed.type = cache.type
-    summed.shape = ir.Shape([x.shape[0], x.shape[1 if flat else 2], cache.shape[2]])
+    summed.shape = ir.Shape([x_shape[0], x_shape[1 if len(x_shape) == 3 else 2], shape[2]])
     return sum_to(back, summed, cache, summed)
