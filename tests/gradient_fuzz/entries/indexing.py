@@ -171,7 +171,10 @@ def unique(b: Sketch) -> list[Value]:
     axis = b.maybe(b.axis(x.rank))
     # onnx's reference fails without sorted and axis where X is no vector.
     is_sorted = b.draw.choice([0, 1]) if axis is not None or x.rank == 1 else 1
-    return b.emit("Unique", [x], b.draw.choice([1, 2, 4]), axis=axis, sorted=b.maybe(1) if is_sorted else 0)[:1]
+    outputs = b.emit("Unique", [x], b.draw.choice([1, 2, 4]), axis=axis, sorted=b.maybe(1) if is_sorted else 0)
+    if outputs[0].array.size != x.array.size:
+        raise NotDrawableError("of equal elements, the number of results changes with each")
+    return outputs[:1]
 
 
 def cum_sum(b: Sketch) -> list[Value]:

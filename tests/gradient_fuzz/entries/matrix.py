@@ -40,4 +40,29 @@ def gemm(b: Sketch) -> list[Value]:
     )
 
 
-ENTRIES = {("", "Gemm"): gemm, ("", "MatMul"): matmul}
+def einsum(b: Sketch) -> list[Value]:
+    sizes = {letter: b.dim(1, 3) for letter in "abcd"}
+    dots = [b.dim(1, 2) for _ in range(b.draw.choice([0, 0, 1, 2]))]
+    terms, operands = [], []
+    for _ in range(b.draw.choice([1, 2, 2, 3])):
+        letters = [b.draw.choice("abcd") for _ in range(b.draw.randint(0 if dots else 1, 3))]
+        # A dimension of 1 is repeated; on a diagonal both must be equal.
+        lone = {letter for letter in letters if letters.count(letter) == 1}
+        shape = [1 if letter in lone and b.draw.chance(0.1) else sizes[letter] for letter in letters]
+        place = b.draw.randint(0, len(letters)) if dots and b.draw.chance(0.7) else None
+        if place is not None:
+            shape[place:place] = [1 if b.draw.chance(0.2) else size for size in dots]
+            letters.insert(place, "...")
+        terms.append("".join(letters))
+        operands.append(b.of_shape(shape))
+    equation = ",".join(terms)
+    if b.draw.chance(0.8):
+        letters = sorted(set(equation) - set(".,"))
+        output = b.draw.sample(letters, b.draw.randint(0, len(letters)))
+        if "..." in equation:
+            output.insert(b.draw.randint(0, len(output)), "...")
+        equation += "->" + "".join(output)
+    return b.emit("Einsum", operands, equation=equation.replace(",", ", ") if b.draw.chance(0.2) else equation)
+
+
+ENTRIES = {("", "Einsum"): einsum, ("", "Gemm"): gemm, ("", "MatMul"): matmul}
