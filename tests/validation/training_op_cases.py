@@ -130,6 +130,7 @@ def _pools():
         x, dy = values(2, 3, *extent), values(2, 3, *out)
         attributes = {"kernel_shape": kernel, **geometry}
         yield Case("MaxPool", what, (x,), attributes, "ab")
+        yield Case("LpPool", what, (x,), {**attributes, "p": 3}, opset=18)
         if what != "dilated":
             yield Case("AveragePool", what, (x,), attributes)
             yield Case("AveragePoolGrad", what, (dy,), attributes, extents=x.shape)
@@ -145,6 +146,9 @@ def _pools():
     )
     for shape in [(2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2)]:
         yield Case("GlobalMaxPool", f"rank-{len(shape)}", (values(*shape),))
+        yield Case("GlobalLpPool", f"rank-{len(shape)}", (values(*shape),))
+    yield Case("GlobalLpPool", "p-1", (values(2, 3, 4, 5),), {"p": 1})
+    yield Case("LpPool", "defaults", (values(2, 3, 4, 5),), {"kernel_shape": [2, 3]}, opset=18)
     ties = np.zeros([1, 1, 4, 4], np.float32)
     yield Case("MaxPool", "ties", (ties,), {"kernel_shape": [3, 3], "pads": [1] * 4}, "ab")
 
@@ -176,6 +180,8 @@ def _batch_norms():
     yield Case("LpNormalization", "zeros", (np.zeros([2, 3], np.float32),))
     for size in (1, 3, 5, 9):
         yield Case("LRN", f"size{size}", (values(2, 5, 3, 2),), {"size": size, "alpha": 0.5, "bias": 2.0})
+    yield Case("MeanVarianceNormalization", "defaults", (values(2, 4, 3, 2),))
+    yield Case("MeanVarianceNormalization", "axes", (values(2, 4, 3),), {"axes": [0, -1]})
     yield Case("LRN", "defaults", (values(2, 5, 3, 2),), {"size": 3})
 
 

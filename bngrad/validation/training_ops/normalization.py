@@ -1,8 +1,8 @@
 """Normalization ops.
 
 They are implemented here because onnx's reference evaluator computes GroupNormalization in float32, sums the
-elements instead of their absolute values in LpNormalization with p = 1, and loops over the batch size instead of
-the channels in LRN.
+elements instead of their absolute values in LpNormalization with p = 1, loops over the batch size instead of the
+channels in LRN, and adds a float32 to a float64 in MeanVarianceNormalization, which it refuses.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import numpy as np
 from bngrad.validation.training_ops._types import default
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bngrad.validation.training_ops._types import Array
 
 _EPSILON = default(1e-5)
+_LEAST = default(1e-9)
 _ALPHA = default(1e-4)
 _BETA = default(0.75)
 
@@ -39,6 +42,13 @@ def group_normalization(
     xhat: Array = ((grouped - mean) / np.sqrt(var + float(epsilon))).reshape(X.shape)
     scale, bias = (parameter.reshape(-1, *[1] * (X.ndim - 2)) for parameter in (scale, bias))
     return xhat * scale + bias
+
+
+def mean_variance_normalization(X: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
+    """Returns Y = (X - mean) / (std + epsilon), with the statistics over the axes and an epsilon of 1e-9."""
+    mean, std = (statistic(X, axis=tuple(axes), keepdims=True) for statistic in (np.mean, np.std))
+    result: Array = (X - mean) / (std + float(_LEAST))
+    return result
 
 
 def lp_normalization(X: Array, *, axis: int = -1, p: int = 2) -> Array:

@@ -1,8 +1,9 @@
-"""MaxPool, AveragePool and their gradients, for any number of spatial dimensions.
+"""MaxPool, AveragePool and their gradients, and LpPool, for any number of spatial dimensions.
 
 The forward ops are implemented here because onnx's reference evaluator loops over all windows in Python, and
 counts MaxPool's indices from the start of a plane if all strides are 1. Its GlobalMaxPool is correct for two
-spatial dimensions only.
+spatial dimensions only, its LpPool divides by the number of elements in X where a window is padded, and it has no
+GlobalLpPool.
 
 ORT's gradient nodes have no input for the shape of the forward input; the kernels read it from the static type of
 their output. Here it is the attribute ``input_sizes``, which `bngrad.validation.float64` adds.
@@ -109,6 +110,29 @@ def average_pool_grad(
     share = dY / windows.counts(include_pad=bool(count_include_pad))
     columns = share.reshape(*share.shape, *[1] * len(windows.kernel))
     return windows.scatter(np.broadcast_to(columns, [*share.shape, *windows.kernel]))
+
+
+def lp_pool(
+    X: Array,
+    *,
+    kernel_shape: Sequence[int],
+    auto_pad: str | None = None,
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    p: int = 2,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    """Returns Y = (sum |x|^p)^(1/p) over the elements of each window in X."""
+    windows = slide(X.shape[2:], kernel_shape, strides, pads, dilations, auto_pad, ceil_mode)
+    powers: Array = windows.view(np.abs(X) ** p, 0).sum(axis=tuple(range(2 - X.ndim, 0)))
+    return powers ** (1 / p)
+
+
+def global_lp_pool(X: Array, *, p: int = 2) -> Array:
+    """Returns Y = (sum |x|^p)^(1/p) over the spatial dimensions, which are kept with size 1."""
+    powers: Array = (np.abs(X) ** p).sum(axis=tuple(range(2, X.ndim)), keepdims=True)
+    return powers ** (1 / p)
 
 
 def global_max_pool(X: Array) -> Array:
