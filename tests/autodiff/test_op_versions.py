@@ -9,11 +9,13 @@ import onnx
 import pytest
 
 from autodiff.cases import cases_of
-from autodiff.gradient_checks import check_gradients
+from autodiff.gradient_checks import CheckedCase, against_differences, check_gradients
 from autodiff.small_models import SUM, gradients, model
 from bngrad.autodiff.prepare_forward import OPSET
 from bngrad.autodiff.rules import RULES
 
+NO_KERNEL = {("GlobalLpPool", 22)}
+"""Definitions that ONNX Runtime has no kernel of: they are only compared with central differences."""
 RANDOM = ("Bernoulli", "RandomNormalLike", "RandomUniformLike")
 
 
@@ -27,7 +29,10 @@ def newer_versions():
 @pytest.mark.parametrize(("op", "version"), newer_versions())
 def test_every_version(op, version):
     case = replace(cases_of(op)[0], opset=version)
-    check_gradients(case, case.dims[-1])
+    if (op, version) in NO_KERNEL:
+        CheckedCase(case).run(against_differences, case.dims[-1])
+    else:
+        check_gradients(case, case.dims[-1])
 
 
 @pytest.mark.parametrize("op", RANDOM)

@@ -56,9 +56,17 @@ REFUSED = {
         case("float[2, 3] a, int64[K] n, float[3, 4] b", "t = Reshape(a, n) y = MatMul(t, b)", wrt=("a",)),
         "MatMul node 'MatMul_1'.*the rank of 't' is not known",
     ),
-    "max pool, indices in column-major order": (
-        case("float[N, 2, 6, 6] x", "y = MaxPool <kernel_shape = [2, 2], storage_order = 1> (x)"),
-        "it has storage_order = 1",
+    "columns to an image of three dimensions, dilated": (
+        case(
+            "float[N, 4, 2] x",
+            "y = Col2Im <dilations = [1, 1, 2]> (x, image, block)",
+            initializers="int64[3] image = {2, 1, 4}, int64[3] block = {2, 1, 2}",
+        ),
+        r"it has dilations \[1, 1, 2\]; expected two spatial dimensions",
+    ),
+    "p-norm pool, p = 0": (
+        case("float[N, 2, 6] x", "y = LpPool <kernel_shape = [2], p = 0> (x)"),
+        "its p is 0; expected 1 or more",
     ),
     "max pool, dilated and padded to the same size": (
         case(

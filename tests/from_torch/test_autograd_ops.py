@@ -87,7 +87,7 @@ def test_onnx_cases(op_type):
         for name, want in zip(names, outputs, strict=True):
             np.testing.assert_allclose(actual[name], _array(want), rtol=1e-3, atol=1e-5, err_msg=test.name)
         compared += 1
-    assert bool(compared) != (op_type in SEQUENCES)
+    assert bool(compared) != (op_type in {*SEQUENCES, "GlobalLpPool"})  # of which onnx has no test
     expected = REFUSED.get(op_type, {})
     assert refused.keys() == expected.keys()
     for name, message in refused.items():

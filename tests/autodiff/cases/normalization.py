@@ -228,6 +228,14 @@ CASES = [
         ]
     ),
     *(
+        norm(what, "MeanVarianceNormalization", x, attributes=attributes, inputs="x", oracle=NO_RULE)
+        for what, x, attributes in [
+            ("of channels", "N, 3, H, W", ""),
+            ("of two axes", "N, 4, H", "axes = [0, -1]"),
+            ("of rows", "N, 5", "axes = [1]"),
+        ]
+    ),
+    *(
         norm(what, "LpNormalization", x, attributes=attributes, inputs="x", oracle=NO_RULE, opset=opset)
         for what, x, attributes, opset in [
             ("of rows", "N, 4", "", 18),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from gradient_fuzz.sketch import NotDrawableError
 
@@ -202,6 +203,23 @@ def lrn(b: Sketch) -> list[Value]:
     )
 
 
+def mean_variance_normalization(b: Sketch) -> list[Value]:
+    if b.element != onnx.TensorProto.FLOAT:
+        raise NotDrawableError("onnx's definition adds a float")
+    x = b.any(4, 4) if b.draw.chance(0.3) else b.any(2)
+    axes = [
+        axis - x.rank if b.draw.chance(0.3) else axis
+        for axis in b.draw.sample(range(x.rank), b.draw.randint(1, x.rank))
+    ]
+    axes = None if x.rank == 4 and b.draw.chance(0.3) else axes
+    over = tuple(axes or (0, 2, 3))
+    if np.prod([x.shape[axis] for axis in over]) in (1, 2):
+        raise NotDrawableError("its result is constant: the gradient is 0 except for rounding")
+    if x.array.size and float(x.array.std(axis=over).min()) < 0.05:
+        raise NotDrawableError("a deviation of 0")
+    return b.emit("MeanVarianceNormalization", [x], axes=axes)
+
+
 def lp_normalization(b: Sketch) -> list[Value]:
     x = b.any(1)
     axis = b.axis(x.rank)
@@ -219,6 +237,7 @@ ENTRIES = {
     ("", "LRN"): lrn,
     ("", "LayerNormalization"): layer_norm,
     ("", "LpNormalization"): lp_normalization,
+    ("", "MeanVarianceNormalization"): mean_variance_normalization,
     ("", "RMSNormalization"): rms_norm,
     ("bngrad", "BatchNormalizationTraining"): batch_norm_of_ours,
     ("com.microsoft", "BatchNormInternal"): batch_norm_training,

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
 from gradient_fuzz.sketch import NotDrawableError
 
@@ -64,7 +65,40 @@ def pooled(b: Sketch, op_type: str) -> list[Value]:
     return b.emit(op_type, [b.any(3, 5)])
 
 
+def global_lp_pool(b: Sketch) -> list[Value]:
+    x = b.any(3, 5)
+    (y,) = b.emit("GlobalLpPool", [x], p=b.maybe(b.draw.choice([1, 2, 3])))
+    if not np.all(y.array > 0.01):
+        raise NotDrawableError("a length of 0")
+    return [y]
+
+
+def cum_prod(b: Sketch) -> list[Value]:
+    """Products along an axis, sometimes with zeros among their factors."""
+    x = b.any(1)
+    if b.draw.chance(0.5):
+        x = b.one("Mul", x, b.constant(b.rng.integers(0, 2, b.broadcast_to(x.shape)), b.element))
+    element = b.draw.choice([onnx.TensorProto.INT64, onnx.TensorProto.INT32])
+    return b.emit(
+        "CumProd",
+        [x, b.constant(np.asarray(b.axis(x.rank)), element)],
+        exclusive=b.maybe(b.draw.choice([0, 1])),
+        reverse=b.maybe(b.draw.choice([0, 1])),
+    )
+
+
+def det(b: Sketch) -> list[Value]:
+    size = b.draw.choice([1, 2, 2, 3, 4])
+    x = b.of_shape((*b.dims(b.draw.randint(0, 2)), size, size))
+    if b.draw.chance(0.3):  # singular matrices
+        x = b.one("Mul", x, b.constant(b.rng.integers(0, 2, (size, 1)), b.element))
+    return b.emit("Det", [x])
+
+
 ENTRIES = {
     **{("", op_type): partial(reduction, op_type=op_type) for op_type in REDUCTIONS},
+    ("", "CumProd"): cum_prod,
+    ("", "Det"): det,
+    ("", "GlobalLpPool"): global_lp_pool,
     **{("", op_type): partial(pooled, op_type=op_type) for op_type in ("GlobalAveragePool", "GlobalMaxPool")},
 }

@@ -123,6 +123,67 @@ def pool(b: Sketch, op_type: str) -> list[Value]:
     return b.emit(op_type, [x], outputs, kernel_shape=list(kernel), **attributes)[:1]
 
 
+def lp_pool(b: Sketch) -> list[Value]:
+    x = _data(b)
+    kernel = tuple(b.draw.randint(1, min(3, size)) for size in x.shape[2:])
+    attributes = _window(b, x.shape[2:], kernel, pooling=True)
+    if b.opset < 18:
+        attributes.pop("dilations", None)
+    else:
+        attributes["ceil_mode"] = b.maybe(b.draw.choice([0, 1]))
+    p = b.maybe(b.draw.choice([1, 2, 3, 4]))
+    (y,) = b.emit("LpPool", [x], kernel_shape=list(kernel), p=p, **attributes)
+    if not np.all(y.array > 0.01):
+        raise NotDrawableError("a length of 0")
+    return [y]
+
+
+def max_unpool(b: Sketch) -> list[Value]:
+    """Unpools data to where other data has its largest elements, whose shape is the natural one."""
+    x = _data(b, least=1)
+    kernel = [b.draw.randint(1, 3) for _ in x.shape[2:]]
+    strides = [b.draw.randint(1, 3) for _ in kernel]
+    pads = [b.draw.randint(0, k - 1) for k in kernel] * 2
+    attributes: dict[str, object] = {"kernel_shape": kernel, "strides": b.maybe(strides, 0.7)}
+    if attributes["strides"] is None:
+        strides = [1] * len(kernel)
+    attributes["pads"] = b.maybe(pads)
+    if attributes["pads"] is None:
+        pads = [0] * len(pads)
+    sizes = [
+        (n - 1) * s - pads[i] - pads[i + len(kernel)] + k
+        for i, (n, s, k) in enumerate(zip(x.shape[2:], strides, kernel, strict=True))
+    ]
+    if min(sizes) < 1:
+        raise NotDrawableError("nothing is left")
+    z = b.of_shape((*x.shape[:2], *sizes))
+    _, indices = b.emit("MaxPool", [z], 2, **attributes)
+    natural = b.shape_of(z.shape) if b.draw.chance(0.3) else None
+    return b.emit("MaxUnpool", [x, indices, natural], **attributes)
+
+
+def col2im(b: Sketch) -> list[Value]:
+    rank = b.draw.choice([1, 2, 2, 3])
+    block = [b.draw.randint(1, 3 if rank < 3 else 2) for _ in range(rank)]
+    strides, dilations = ([b.draw.choice([1, 1, 2]) for _ in range(rank)] for _ in range(2))
+    pads = [b.draw.randint(0, k - 1) for k in block] * 2 if b.draw.chance(0.5) else [0] * (2 * rank)
+    blocks = [b.draw.randint(1, 3 if rank < 3 else 2) for _ in range(rank)]
+    image = [
+        (n - 1) * s + (k - 1) * d + 1 - pads[i] - pads[i + rank] + b.draw.randint(0, s - 1)
+        for i, (n, s, k, d) in enumerate(zip(blocks, strides, block, dilations, strict=True))
+    ]
+    if min(image) < 1:
+        raise NotDrawableError("nothing is left")
+    x = b.of_shape((b.dim(1, 2), b.draw.randint(1, 2) * int(np.prod(block)), int(np.prod(blocks))))
+    return b.emit(
+        "Col2Im",
+        [x, b.shape_of(image), b.shape_of(block)],
+        dilations=dilations if max(dilations) > 1 else b.maybe(dilations),
+        pads=pads if any(pads) else b.maybe(pads),
+        strides=strides if max(strides) > 1 else b.maybe(strides),
+    )
+
+
 COORDINATES = (
     "half_pixel",
     "pytorch_half_pixel",
@@ -206,9 +267,12 @@ def grid_sample(b: Sketch) -> list[Value]:
 
 ENTRIES = {
     ("", "AveragePool"): partial(pool, op_type="AveragePool"),
+    ("", "Col2Im"): col2im,
     ("", "Conv"): conv,
     ("", "ConvTranspose"): conv_transpose,
     ("", "GridSample"): grid_sample,
+    ("", "LpPool"): lp_pool,
     ("", "MaxPool"): partial(pool, op_type="MaxPool"),
+    ("", "MaxUnpool"): max_unpool,
     ("", "Resize"): resize,
 }

@@ -8,6 +8,7 @@ from torch import Tensor
 from bngrad.torch.autograd.table import op
 
 op("MatMul")(torch.matmul)
+op("Det")(torch.linalg.det)
 
 
 @op("Gemm", since=7)

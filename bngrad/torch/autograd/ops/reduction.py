@@ -99,10 +99,28 @@ def global_max_pool(x: Tensor, *, tie: Tie = "split") -> Tensor:
 @op("CumSum")
 def cumulative_sum(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
     """The sums of all elements up to each along an axis; with exclusive, without it."""
+    return _cumulative(torch.cumsum, torch.zeros_like, x, axis, exclusive=exclusive, reverse=reverse)
+
+
+@op("CumProd")
+def cumulative_product(x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Tensor:
+    """The products of all elements up to each along an axis; with exclusive, without it."""
+    return _cumulative(torch.cumprod, torch.ones_like, x, axis, exclusive=exclusive, reverse=reverse)
+
+
+def _cumulative(
+    function: Callable[[Tensor, int], Tensor],
+    begin: Callable[[Tensor], Tensor],
+    x: Tensor,
+    axis: Tensor,
+    *,
+    exclusive: int,
+    reverse: int,
+) -> Tensor:
     (dim,) = numbers(axis)
     x = x.flip(dim) if reverse else x
     if exclusive:
-        zero = torch.zeros_like(x.narrow(dim, 0, min(1, x.shape[dim])))
-        x = torch.cat([zero, x.narrow(dim, 0, max(x.shape[dim] - 1, 0))], dim)
-    x = torch.cumsum(x, dim)
+        first = begin(x.narrow(dim, 0, min(1, x.shape[dim])))
+        x = torch.cat([first, x.narrow(dim, 0, max(x.shape[dim] - 1, 0))], dim)
+    x = function(x, dim)
     return x.flip(dim) if reverse else x
