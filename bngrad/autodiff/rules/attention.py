@@ -93,10 +93,10 @@ class _Attention:
 
     @property
     def _keys(self) -> int | None:
-        """The number of keys and past keys, if known: else onnx and ONNX Runtime infer a smaller one for P."""
-        parts = [self._new[0], *([self._back.x(4)] if self._back.has(4) else [])]
-        lengths = [length for part in parts if isinstance(length := _dimensions(part)[2], int)]
-        return sum(lengths) if len(lengths) == len(parts) else None
+        """The number of keys and past keys, if all are known: else onnx and ONNX Runtime infer others for P."""
+        past = [self._back.x(index) for index in (4, 5)] if self._back.has(4) else []
+        lengths = [length for part in (*self._new, *past) if isinstance(length := _dimensions(part)[2], int)]
+        return sum(lengths) // 2 if len(lengths) == 2 + len(past) else None
 
     @cached_property
     def _p(self) -> ir.Value:

@@ -68,9 +68,9 @@ CASES = [
         "q, k, v, , pk, pv",
         ("y", "a", "b"),
         qkv="float[N, 4, S, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 3] v",
-        also=PAST,
+        also=PAST.replace("2, 2,", "2, P,"),
         wrt=(*ALL, "pk", "pv"),
-        dims=({"N": 2, "S": 3}, {"N": 1, "S": 2}),
+        dims=({"N": 2, "S": 3, "P": 1}, {"N": 1, "S": 2, "P": 2}),
     ),
     attend("present keys alone", "", "q, k, v, , pk, pv", ("a", "b"), also=PAST, wrt=("k", "v", "pv")),
     *(
