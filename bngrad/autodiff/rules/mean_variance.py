@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.rule import Gradients
 
 _EPSILON = 1e-9
-"""What ONNX adds to the deviation; ONNX Runtime has less."""
+"""The number that ONNX adds to the deviation; ONNX Runtime adds less."""
 
 
 @gradient("MeanVarianceNormalization", versions=(13,), attributes={"axes": ANY})

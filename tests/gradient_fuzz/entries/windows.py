@@ -166,6 +166,8 @@ def col2im(b: Sketch) -> list[Value]:
     rank = b.draw.choice([1, 2, 2, 3])
     block = [b.draw.randint(1, 3 if rank < 3 else 2) for _ in range(rank)]
     strides, dilations = ([b.draw.choice([1, 1, 2]) for _ in range(rank)] for _ in range(2))
+    if rank != 2 and b.draw.chance(0.9):  # which is refused with dilations
+        dilations = [1] * rank
     pads = [b.draw.randint(0, k - 1) for k in block] * 2 if b.draw.chance(0.5) else [0] * (2 * rank)
     blocks = [b.draw.randint(1, 3 if rank < 3 else 2) for _ in range(rank)]
     image = [
