@@ -6,6 +6,7 @@ Activations and elementwise ops are checked by test_elementwise_values.py, with 
 from __future__ import annotations
 
 from autodiff.cases import (
+    attention,
     convolution,
     indexing,
     loss,
@@ -41,6 +42,7 @@ NO_KERNEL = {
 """Cases without a kernel of ONNX Runtime in float16, or without bfloat16 in ONNX."""
 
 BFLOAT16 = {
+    **some(attention.CASES, lambda case: not case.is_long),
     **some(convolution.CASES, at_opset_22),
     **some(indexing.CASES, lambda case: case.name not in NO_KERNEL and case not in indexing.CHOICES),
     **some(pooling.CASES, at_opset_22),
