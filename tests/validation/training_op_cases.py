@@ -343,6 +343,21 @@ def _recurrences():
         yield Case("RNN", direction, (values(4, 2, 2), *weights), attributes, "ab")
         more = values(count, 6), None, values(count, 2, 3)
         yield Case("RNN", f"{direction}-all-inputs", (values(4, 2, 2), *weights, *more), attributes, "ab")
+    lengths = np.array([2, 4], np.int32)
+    numbers = {"activation_alpha": [0.5, 0.3, 0.7], "activation_beta": [0.1, 0.2]}
+    for op, gates, activations, more in (
+        ("LSTM", 4, ["Softsign", "HardSigmoid", "LeakyRelu", "Relu", "Affine", "Softplus"], {}),
+        ("LSTM", 4, ["Sigmoid", "Elu", "Tanh", "ThresholdedRelu", "ScaledTanh", "Tanh"], {"input_forget": 1}),
+        ("GRU", 3, ["HardSigmoid", "Tanh", "Sigmoid", "ScaledTanh"], {}),
+        ("GRU", 3, ["Softsign", "Affine", "Sigmoid", "Elu"], {"linear_before_reset": 1}),
+        ("RNN", 1, ["ScaledTanh", "HardSigmoid"], {}),
+    ):
+        firsts = [values(2, 2, 3, seed=seed) for seed in range(1 + (op == "LSTM"))]
+        weights = values(2, 3 * gates, 2), values(2, 3 * gates, 3), values(2, 6 * gates), lengths
+        inputs = (values(4, 2, 2), *weights, *firsts, *([values(2, 9)] if op == "LSTM" else []))
+        attributes = {"hidden_size": 3, "direction": "bidirectional", "activations": activations, "clip": 0.8}
+        what = "-".join(("all-inputs", *more)) if op != "RNN" else "lengths"
+        yield Case(op, what, inputs, attributes | numbers | more, "abc" if op == "LSTM" else "ab")
 
 
 CASES = [
