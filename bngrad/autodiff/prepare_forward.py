@@ -19,7 +19,7 @@ from bngrad.autodiff.batch_norm_modes import (
     refuse_unknown_modes,
 )
 from bngrad.autodiff.control_flow.body_types import infer_bodies
-from bngrad.autodiff.control_flow.prepare import prepare_bodies
+from bngrad.autodiff.control_flow.prepare import fold_branches
 from bngrad.autodiff.expansion import expand
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, ends, updates
 from bngrad.autodiff.recorded_stops import refuse_hidden_stops, with_recorded_stops
@@ -58,6 +58,7 @@ from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.prepare.split_sequences import split_sequences
 from bngrad.passes.prepare.stable_logs import StableLogsPass
+from bngrad.passes.prepare.time_first import put_time_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,8 +88,11 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
         refuse_fake_quantization(model)
     model, names = with_modes(model, opset, options)
     _import_tensorflow(model)
+    put_time_first(model.graph, names)
     InferTypesPass()(model)
     expand(model, default_weights(model.graph) if wrt is None else _values(model.graph, wrt))
+    while fold_branches(model):
+        InferTypesPass()(model)
     infer_bodies(model)
     require_possible(model)
     StableLogsPass(names)(model)
@@ -122,7 +126,7 @@ def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir
     refuse_training_graph(model)
     refuse_hidden_stops(model)
     model = with_torch_numbers(with_torch_gradients(RaiseOpsetPass(opset)(inlined(model)).model))
-    prepare_bodies(model)
+    fold_branches(model)
     names = Names(model)
     statistics = find_statistics(model, names)
     name_nodes(model)

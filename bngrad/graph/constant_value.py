@@ -33,6 +33,19 @@ def constant_value(value: ir.Value) -> ir.TensorProtocol | None:
     return tensor if tensor is not None or value.producer() is None else _evaluated(value)
 
 
+def fixed_value(value: ir.Value, *, by_shapes: bool) -> ir.TensorProtocol | None:
+    """Returns the tensor of a value that is the same in every run; else None.
+
+    Args:
+        value: The value, computed only from initializers that are no inputs, and from constants.
+        by_shapes: Whether shapes that are numbers count as constants.
+    """
+    tensor = None if value.is_graph_input() else constant_tensor(value)
+    if tensor is not None or value.producer() is None:
+        return tensor
+    return _evaluated(value, fixed=True, by_shapes=by_shapes)
+
+
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """Returns the tensor of an initializer or a Constant; else None.
 
@@ -86,22 +99,27 @@ def lift_constant(graph: ir.Graph, value: ir.Value) -> ir.Value:
     return initializer
 
 
-def _evaluated(value: ir.Value) -> ir.TensorProtocol | None:
+def _evaluated(value: ir.Value, *, fixed: bool = False, by_shapes: bool = False) -> ir.TensorProtocol | None:
     nodes: dict[ir.Node, None] = {}
     sources: dict[ir.Value, None] = {}
+    shapes: dict[ir.Value, ir.TensorProtocol] = {}
     waiting = [value]
     while waiting:
         current = waiting.pop()
         node = current.producer()
         if node is None:
-            if current.const_value is None:
+            if current.const_value is None or (fixed and current.is_graph_input()):
                 return None
             sources[current] = None
+        elif by_shapes and (shape := _static_result(node)) is not None:
+            shapes[current] = shape
         elif node not in nodes:
             if len(nodes) == _MOST_NODES or not _is_evaluable(node):
                 return None
             nodes[node] = None
             waiting += [operand for operand in node.inputs if operand is not None]
+    if value in shapes:
+        return shapes[value]
     graph = owner(next(iter(nodes)))
     proto = onnx.helper.make_graph(
         [ir.to_proto(node) for node in graph if node in nodes],
@@ -112,7 +130,8 @@ def _evaluated(value: ir.Value) -> ir.TensorProtocol | None:
             ir.to_proto(renamed(source.const_value, str(source.name)))
             for source in sources
             if source.const_value is not None
-        ],
+        ]
+        + [ir.to_proto(renamed(tensor, str(shape.name))) for shape, tensor in shapes.items()],
     )
     imports = [onnx.helper.make_opsetid("", version) for version in _opset(graph)]
     try:
@@ -120,6 +139,19 @@ def _evaluated(value: ir.Value) -> ir.TensorProtocol | None:
         return ir.tensor(array)
     except Exception:  # noqa: BLE001 - a value that it cannot evaluate is not constant
         return None
+
+
+def _static_result(node: ir.Node) -> ir.TensorProtocol | None:
+    """Returns the result of a Shape or Size whose input has a shape of numbers; else None."""
+    if node.domain or node.op_type not in ("Shape", "Size") or node.inputs[0] is None:
+        return None
+    shape = node.inputs[0].shape
+    if shape is None or not shape.is_static():
+        return None
+    sizes = np.array(shape.numpy(), np.int64)
+    if node.op_type == "Size":
+        return ir.tensor(np.prod(sizes, dtype=np.int64))
+    return ir.tensor(sizes[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(sizes))])
 
 
 def _is_evaluable(node: ir.Node) -> bool:

@@ -51,6 +51,13 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
     return list(captured)
 
 
+def detach(nodes: Iterable[ir.Node]) -> None:
+    """Removes the inputs of nodes and of their subgraphs, which count as readers of the values otherwise."""
+    for node in nodes_of(nodes):
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+
+
 def _graphs_of(attribute: ir.Attr) -> Iterator[tuple[str, ir.Graph]]:
     if attribute.is_ref():
         return

@@ -11,7 +11,7 @@ from bngrad.graph.constant_value import RANDOM_OPS
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of, is_off
 from bngrad.graph.nodes import ORIGIN, describe, is_read
-from bngrad.graph.subgraphs import nodes_of, subgraphs
+from bngrad.graph.subgraphs import detach, nodes_of, subgraphs
 from bngrad.opset.gradient_names import gradient_node_prefix
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class BodyCopy:
         self.graph.outputs[:] = outputs
         for node in reversed(list(self.graph)):
             if not any(map(is_read, node.outputs)):
-                _detach(node)
+                detach([node])
                 self.graph.remove(node)
         for node in nodes_of(self.graph):
             if _draws(node):
@@ -101,13 +101,6 @@ def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
         for body in subgraphs(node):
             yield from _values_of(body)
-
-
-def _detach(node: ir.Node) -> None:
-    """Removes the inputs of a node and of the nodes in its bodies, which count as readers otherwise."""
-    for inner in nodes_of([node]):
-        for index in range(len(inner.inputs)):
-            inner.replace_input_with(index, None)
 
 
 def _draws(node: ir.Node) -> bool:

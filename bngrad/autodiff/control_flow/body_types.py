@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     Shapes = list[tuple[ir.Value, ir.Shape | None]]
 
+CHANGES_SHAPE = "bngrad.changes_shape"
+"""The key in the ``meta`` of a state in a body for whether it has other sizes in other steps."""
+
 
 def infer_bodies(model: ir.Model) -> None:
     """Infers types in bodies, and those of the values after their nodes.
@@ -51,27 +54,60 @@ def _complete(graph: ir.Graph, model: ir.Model) -> None:
 def _complete_loop(loop: Repetition, model: ir.Model) -> None:
     """Completes the types of a Loop or Scan and of its body."""
     inputs = loop.body.inputs
-    before = [(value, value.shape) for value in (*inputs, *_results(loop.body))]
     for index in loop.element_inputs:
         sequence = loop.node.inputs[index]
         if sequence is not None and sequence.shape is not None:
             _fill(inputs[index], _without(sequence.shape, loop.slices_of_input(index).axis))
-    for index in loop.state_inputs:
-        first = loop.node.inputs[index]
-        if first is not None and first.shape is not None:
-            _fill(inputs[index], ir.Shape([None] * len(first.shape)))
-    _complete(loop.body, model)
-    states = [inputs[index].shape for index in loop.state_inputs]
-    if any(_rank(shape) != _rank(loop.result(number).shape) for number, shape in enumerate(states)):
-        for value, shape in before:
-            value.shape = shape
+    before = [(value, value.shape) for value in (*inputs, *_results(loop.body))]
+    shapes = _lasting_shapes(loop, model, before)
+    if shapes is None:
+        _restore(before)
+        _complete(loop.body, model)
         return
-    for number, shape in enumerate(states[: len(loop.node.outputs)]):
-        _fill(loop.node.outputs[number], None if shape is None else ir.Shape([None] * len(shape)))
+    for value, lasting in zip(loop.node.outputs, shapes, strict=False):
+        _fill(value, lasting)
     for index in loop.scan_outputs:
-        if index < len(loop.node.outputs) and (shape := loop.result(index).shape) is not None:
-            axis = loop.slices_of_output(index).axis % (len(shape) + 1)
-            _fill(loop.node.outputs[index], ir.Shape([*shape[:axis], None, *shape[axis:]]))
+        if index < len(loop.node.outputs) and (element := loop.result(index).shape) is not None:
+            axis = loop.slices_of_output(index).axis % (len(element) + 1)
+            _fill(loop.node.outputs[index], ir.Shape([*element[:axis], None, *element[axis:]]))
+
+
+def _lasting_shapes(loop: Repetition, model: ir.Model, before: Shapes) -> list[ir.Shape] | None:
+    """Completes the body with the shapes that its states have in all steps; None if their rank may change.
+
+    At first, these are the shapes before the first step. Sizes that a step changes are unknown.
+    """
+    inputs = [loop.body.inputs[index] for index in loop.state_inputs]
+    firsts = [loop.node.inputs[index] for index in loop.state_inputs]
+    shapes = [
+        first.shape if value.shape is None and first is not None else value.shape
+        for value, first in zip(inputs, firsts, strict=True)
+    ]
+    while all(shape is not None for shape in shapes):
+        _restore(before)
+        for value, shape in zip(inputs, shapes, strict=True):
+            _fill(value, shape)
+        _complete(loop.body, model)
+        results = [loop.result(number).shape for number in range(loop.states)]
+        if [_rank(shape) for shape in results] != [_rank(shape) for shape in shapes]:
+            return None
+        for value, shape, result in zip(inputs, shapes, results, strict=True):
+            if shape is not None and result is not None and _differ(shape, result):
+                value.meta[CHANGES_SHAPE] = True
+        lasting = [_common(pair) for pair in zip(shapes, results, strict=True)]
+        if lasting == shapes:
+            return [shape for shape in lasting if shape is not None]
+        shapes = lasting
+    return None
+
+
+def _restore(shapes: Shapes) -> None:
+    for value, shape in shapes:
+        value.shape = shape
+
+
+def _differ(shape: ir.Shape, other: ir.Shape) -> bool:
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(shape, other, strict=True))
 
 
 def _results(graph: ir.Graph) -> Iterable[ir.Value]:
@@ -100,8 +136,15 @@ def _common(shapes: Sequence[ir.Shape | None]) -> ir.Shape | None:
     if len(ranked) < len(shapes) or len({len(sizes) for sizes in ranked}) != 1:
         return None
     return ir.Shape(
-        [size if all(size == other for other in others) else None for size, *others in zip(*ranked, strict=True)]
+        [
+            size if _is_known(size) and all(size == other for other in others) else None
+            for size, *others in zip(*ranked, strict=True)
+        ]
     )
+
+
+def _is_known(size: int | ir.SymbolicDim) -> bool:
+    return isinstance(size, int) or size.value is not None
 
 
 def _rank(shape: ir.Shape | None) -> int | None:

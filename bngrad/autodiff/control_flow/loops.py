@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from bngrad.autodiff.control_flow.body_copy import BodyCopy, zeros_like
+from bngrad.autodiff.control_flow.body_types import CHANGES_SHAPE
 from bngrad.autodiff.control_flow.repetition import IN_ORDER
 from bngrad.graph.signs import is_singular
 from bngrad.graph.subgraphs import nodes_of
@@ -134,12 +135,12 @@ def _kept(back: Backward, loop: Repetition, steps: Steps, number: int) -> ir.Val
         NoGradientError: It is no tensor, or its shape changes.
     """
     index = loop.state_inputs[number]
-    state, first, following = loop.body.inputs[index], back.x(index).shape, loop.result(number).shape
+    state = loop.body.inputs[index]
     if not isinstance(state.type, ir.TensorType):
         back.refuse(f"its state {state.name!r}, which its gradient needs, is no tensor; expected a tensor")
-    sizes = [] if first is None or following is None else zip(first, following, strict=False)
-    if any(isinstance(size, int) and isinstance(other, int) and size != other for size, other in sizes):
+    if state.meta.get(CHANGES_SHAPE):
         back.refuse(
-            f"its state {state.name!r} has shape {first}, and then {following}; expected the same in each step"
+            f"its state {state.name!r}, which its gradient needs, changes its shape from step to step; expected "
+            "the same shape"
         )
     return steps.keep(state, f"state_{number}")

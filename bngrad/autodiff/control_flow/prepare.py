@@ -7,41 +7,45 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.graph.constant_value import fixed_value
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
-from bngrad.graph.node_reader import constant_of
 from bngrad.graph.nodes import all_nodes, owner
-from bngrad.graph.same_values import origin
-from bngrad.graph.subgraphs import nodes_of, subgraphs
+from bngrad.graph.subgraphs import detach, nodes_of, subgraphs
+from bngrad.passes.prepare.infer_types import CONTRADICTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def prepare_bodies(model: ir.Model) -> None:
-    """Inlines the branches that constant conditions choose.
+def fold_branches(model: ir.Model) -> bool:
+    """Inlines the branches that constant conditions choose; returns whether there was one.
 
     Args:
-        model: The model, without functions; it is changed.
+        model: The model, without functions; it is changed. Once its types are inferred, shapes may be constants.
     """
-    nodes = [node for node in all_nodes(model) if any(True for _ in subgraphs(node))]
-    if not nodes:
-        return
+    by_shapes = model.meta.get(CONTRADICTS) is False
+    chosen = [
+        (node, branch)
+        for node in all_nodes(model)
+        if (branch := _chosen_branch(node, by_shapes=by_shapes)) is not None
+    ]
+    if not chosen:
+        return False
     names = Names(model)
     used = Counter(value.name for graph in model.graphs() for value in _values_of(graph))
-    for node in nodes:
-        branch = _chosen_branch(node)
-        if branch is not None:
-            _inline(node, branch, names, used)
+    for node, branch in chosen:
+        _inline(node, branch, names, used)
+    return True
 
 
-def _chosen_branch(node: ir.Node) -> ir.Graph | None:
+def _chosen_branch(node: ir.Node, *, by_shapes: bool) -> ir.Graph | None:
     if (node.domain, node.op_type) != ("", "If") or node.inputs[0] is None:
         return None
-    condition = constant_of(origin(node.inputs[0]))
+    condition = fixed_value(node.inputs[0], by_shapes=by_shapes)
     if condition is None or condition.size != 1:
         return None
-    return node.attributes["then_branch" if condition.item() else "else_branch"].as_graph()
+    return node.attributes["then_branch" if condition.numpy().item() else "else_branch"].as_graph()
 
 
 def _inline(node: ir.Node, branch: ir.Graph, names: Names, used: Counter[str | None]) -> None:
@@ -58,6 +62,8 @@ def _inline(node: ir.Node, branch: ir.Graph, names: Names, used: Counter[str | N
     branch.remove(nodes)
     for value in (value for inner in nodes_of(nodes) for value in inner.outputs):
         _rename(value, names, used)
+    for other in subgraphs(node):
+        detach(other)
     ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, list(node.outputs), outputs)
 
 

@@ -64,12 +64,16 @@ class _Body:
         return self.emit("Identity", shape, value.name)[0]
 
     def graph(self, outputs: Sequence[str], others: Sequence[onnx.ValueInfoProto] = ()) -> onnx.GraphProto:
-        """Returns the body; its inputs are typed, and sometimes have a shape."""
+        """Returns the body; its inputs are typed, and sometimes have a shape.
+
+        The outputs have theirs, since those of a Loop without any step follow from them.
+        """
         element, untyped = self.b.element, self.b.draw.chance(0.4)
         inputs = [
             helper.make_tensor_value_info(name, element, None if untyped else shape) for name, shape in self.inputs
         ]
-        results = [helper.make_tensor_value_info(name, element, None) for name in outputs]
+        shapes = dict(self.values)
+        results = [helper.make_tensor_value_info(name, element, shapes[name]) for name in outputs]
         return helper.make_graph(self.nodes, self.b.fresh("body"), [*others, *inputs], results)
 
 
