@@ -1,0 +1,52 @@
+"""Refusals of Attention and RotaryEmbedding, and a mask that ONNX Runtime has no kernel for."""
+
+from __future__ import annotations
+
+import pytest
+
+from autodiff.gradient_cases import Case
+from autodiff.gradient_checks import CheckedCase, against_differences
+from autodiff.small_models import differentiated, summed
+from bngrad.errors import UnsupportedNodeError
+
+QKV = "float[2, 1, 3, 4] q, float[2, 1, 5, 4] k, float[2, 1, 5, 3] v"
+PAST = "float[2, 1, 2, 4] pk, float[2, 1, 2, 3] pv"
+PRODUCTS = """a, b, c, d = Attention <is_causal = 1, qk_matmul_output_mode = 1> (q, k, v, , pk, pv)
+    t = ReduceSum <keepdims = 0> (d) y = Add (a, t)"""
+# name: (inputs, nodes that make y, message)
+REFUSALS = {
+    "products of past keys with positions": (
+        f"{QKV}, {PAST}",
+        PRODUCTS,
+        "it has past keys, positions and qk_matmul_output_mode = 1; expected 3$",
+    ),
+    "products of an unknown number of keys": (
+        f"{QKV}, {PAST}".replace("1, 5,", "1, K,"),
+        PRODUCTS,
+        "the loss depends on its fourth output, for an unknown number of keys; expected a number$",
+    ),
+    "values of another type": (
+        QKV.replace("float[2, 1, 5, 3]", "double[2, 1, 5, 3]"),
+        "z = Attention (q, k, v) y = Cast <to = 1> (z)",
+        "its input 2 is DOUBLE; expected FLOAT, as its first input$",
+    ),
+    "angles of no positions and no batch": (
+        "float[1, 1, 2, 4] q, float[2, 2] k, float[2, 2] v",
+        "y = RotaryEmbedding (q, k, v)",
+        r"its input 1 has the shape \[2,2\], without positions; expected 3 dimensions$",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals(name):
+    inputs, body, message = REFUSALS[name]
+    with pytest.raises(UnsupportedNodeError, match=message):
+        differentiated(summed(inputs, body, opset=24), wrt=["q", "k", "v"])
+
+
+def test_keys_beyond_the_end_of_a_mask():
+    """ONNX Runtime takes no such mask."""
+    wrt = ("q", "k", "v", "m")
+    case = Case("short mask", f"{QKV}, float[3, 2] m", "y = Attention (q, k, v, m)", wrt, dims=({},), opset=24)
+    CheckedCase(case).run(against_differences, {})
