@@ -20,7 +20,6 @@ RECURRENT = {
     "lengths": ("", "x, w, r, , n", "it has sequence_lens; expected sequences of the same length"),
     "peepholes": ("", "x, w, r, , , , , p", "it has peepholes; expected none"),
     "clip": (", clip = 1.0", "x, w, r", "it has clip; expected none"),
-    "another layout": (", layout = 1", "x, w, r", "it has layout = 1; expected 0"),
     "coupled gates": (", input_forget = 1", "x, w, r", "it has input_forget = 1; expected 0"),
     "other activations": (
         ', activations = ["Relu", "Tanh", "Tanh"]',

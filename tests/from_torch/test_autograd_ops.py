@@ -30,10 +30,7 @@ IN_TRAINING_GRAPHS = {BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining"
 SEQUENCES = {name for _, name in OPS if "Sequence" in name and name != "ReverseSequence"}
 """Their cases have several nodes; `test_sequences` has one."""
 REFUSED = {
-    "GRU": {"gru_batchwise": "it has layout = 1"},
-    "LSTM": {"lstm_batchwise": "it has layout = 1", "lstm_with_peepholes": "it has peepholes"},
     "MaxPool": {"maxpool_2d_uint8": "it is not of floats"},
-    "RNN": {"simple_rnn_batchwise": "it has layout = 1"},
     "ReduceMax": {"reduce_max_empty_set_bool": "it has no elements to reduce"},
     "Resize": {
         f"resize_{way}sample_sizes_nearest_{policy}": f"it has keep_aspect_ratio_policy {policy}"

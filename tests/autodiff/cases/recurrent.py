@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from autodiff.gradient_cases import Case
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STATES = {"LSTM": ("h", "c"), "GRU": ("h",), "RNN": ("h",)}
 OUTPUTS = {"LSTM": ("y", "yh", "yc"), "GRU": ("y", "yh"), "RNN": ("y", "yh")}
 SIZES = ({"T": 3, "N": 2}, {"T": 1, "N": 3})
+OPTIONAL = ("lengths", "peepholes")
 NOT_LOWERED = "the ops of ORT's builder have no lowering; tests/ort_training compares with its kernels"
 
 
+LENGTHS = ({"T": 4, "N": 4}, {"T": 2, "N": 4})
+BIDIRECTIONAL = 'direction = "bidirectional"'
+
+
 def recurrent(name, op, *, states=True, bias=True, outputs=("y",), directions=1, attributes="", **more):
-    element = more.get("element", "float")
+    """A node with some of its inputs and outputs.
+
+    Args:
+        name: What the name of the case ends with.
+        op: The op.
+        states: Whether it has first states.
+        bias: Whether it has biases.
+        outputs: Its outputs, which the loss reads.
+        directions: The number of its directions.
+        attributes: Its attributes, except hidden_size.
+        more: ``lengths`` and ``peepholes``: whether it has these inputs; and further fields of the case.
+    """
+    element, lengths, peepholes = more.get("element", "float"), *(more.pop(word, False) for word in OPTIONAL)
     rows = GATES[op] * 2
-    inputs = {"x": "T, N, 3", "w": f"{directions}, {rows}, 3", "r": f"{directions}, {rows}, 2"}
+    batch, state = ("N, T", f"N, {directions}") if "layout = 1" in attributes else ("T, N", f"{directions}, N")
+    inputs = {"x": f"{batch}, 3", "w": f"{directions}, {rows}, 3", "r": f"{directions}, {rows}, 2"}
     if bias:
         inputs["b"] = f"{directions}, {2 * rows}"
     if states:
-        inputs |= dict.fromkeys(STATES[op], f"{directions}, N, 2")
-    operands = ["x", "w", "r", "b" if bias else "", "", *(STATES[op] if states else ())]
+        inputs |= dict.fromkeys(STATES[op], f"{state}, 2")
+    if peepholes:
+        inputs["p"] = f"{directions}, 6"
+    firsts = STATES[op] if states else [""] * len(STATES[op])
+    operands = ["x", "w", "r", "b" if bias else "", "n" if lengths else "", *firsts, "p" if peepholes else ""]
     results = [output if output in outputs else "" for output in OUTPUTS[op]]
     texts = [", ".join(values).rstrip(", ") for values in (results, operands)]
     body = f"{texts[0]} = {op} <hidden_size = 2{', ' if attributes else ''}{attributes}> ({texts[1]})"
     types = ", ".join(f"{element}[{shape}] {value}" for value, shape in inputs.items())
+    if lengths:
+        types += ", int32[N] n"
+        more |= {"dims": LENGTHS, "draw": {"n": lambda _, shape: np.array([1, 2, 0, 2])[: shape[0]]}}
     return Case(
         f"{op} {name}", types, body, tuple(inputs), outputs, **{"dims": SIZES, "oracle": NOT_LOWERED} | more
     )
@@ -39,6 +65,9 @@ def cases():
         yield recurrent("last state", op, outputs=("yh",))
         yield recurrent("all outputs", op, outputs=OUTPUTS[op])
         yield recurrent("opset 22", op, opset=22)
+        yield recurrent(
+            "batch first", op, directions=2, outputs=OUTPUTS[op], attributes=f"layout = 1, {BIDIRECTIONAL}"
+        )
     yield recurrent("last cell", "LSTM", outputs=("yc",))
     yield recurrent("linear before reset", "GRU", attributes="linear_before_reset = 1")
     yield recurrent(
