@@ -71,11 +71,13 @@ def _versions(op_type: str, opset: int) -> Sequence[int]:
 def _split(model: ir.Model, wrt: Iterable[ir.Value]) -> bool:
     """Splits the ops that ONNX Runtime fuses; returns whether there was one."""
     context = Context(model)
-    for node in [node for node in _candidates(model, wrt) if node.domain]:
+    fused = [node for node in _candidates(model, wrt) if (node.domain, node.op_type) in FUSED_OPS]
+    for node in fused:
         site = Site(node, context)
         values = FUSED_OPS[node.domain, node.op_type](site)
         if values is not None:
-            site.replace({index: value for index, value in enumerate(values) if value is not None})
+            outputs = enumerate(values[: len(node.outputs)])
+            site.replace({index: value for index, value in outputs if value is not None})
     remove(context.replaced)
     return bool(context.replaced)
 

@@ -33,18 +33,26 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def _matmul(site: Site) -> Sequence[ir.Value] | None:
-    """FusedMatMul(A, B) is alpha A B, of which each matrix may be transposed."""
-    if site.attribute("transBatchA", 0) or site.attribute("transBatchB", 0):
-        return None
+    """FusedMatMul(A, B) is alpha A B, of which each may be transposed before.
+
+    ``transA`` exchanges the last two dimensions; ``transBatchA`` moves the first one before the last, and is done
+    before.
+    """
     operands = [site.x(0), site.x(1)]
-    for index, name in enumerate(("transA", "transB")):
-        if not site.attribute(name, 0):
+    for index, name in enumerate(("A", "B")):
+        flags = site.attribute(f"trans{name}", 0), site.attribute(f"transBatch{name}", 0)
+        if not any(flags):
             continue
         if (shape := operands[index].shape) is None:
             return None
-        if len(shape) > 1:
-            *batch, row, column = range(len(shape))
-            operands[index] = site.op("Transpose", operands[index], perm=[*batch, column, row])
+        perm = list(range(len(shape)))
+        if len(perm) < 2:
+            continue
+        if flags[1]:
+            perm.insert(-1, perm.pop(0))
+        if flags[0]:
+            perm[-2:] = perm[:-3:-1]
+        operands[index] = site.op("Transpose", operands[index], perm=perm)
     y, alpha = site.op("MatMul", *operands), site.attribute("alpha", 1.0)
     return [y if alpha == 1 else site.op("Mul", y, like(site, alpha, site.x(0)))]
 
@@ -89,14 +97,26 @@ def _layer_norm(site: Site) -> Sequence[ir.Value | None]:
     return [y, None, None, total]
 
 
-def _rms_norm(site: Site) -> Sequence[ir.Value | None]:
-    """SkipSimplifiedLayerNormalization(X, skip, gamma, bias) is x / sqrt(E[x^2] + epsilon) gamma of the sum x."""
-    total, gamma = _sum(site, 3), site.x(2)
-    x = site.op("Cast", total, to=int(ir.DataType.FLOAT))
+def _skip_rms_norm(site: Site) -> Sequence[ir.Value | None]:
+    """SkipSimplifiedLayerNormalization(X, skip, gamma, bias) is the next op of X + skip + bias."""
+    total = _sum(site, 3)
+    return [_root_mean_square(site, total, site.x(2), 1e-12), None, None, total]
+
+
+def _rms_norm(site: Site) -> Sequence[ir.Value | None] | None:
+    """SimplifiedLayerNormalization(X, gamma) is x / sqrt(E[x^2] + epsilon) gamma, along the last dimension."""
+    x, axis = site.x(0), site.attribute("axis", -1)
+    if axis != -1 and (x.shape is None or axis != len(x.shape) - 1):
+        return None
+    return [_root_mean_square(site, x, site.x(1), 1e-5)]
+
+
+def _root_mean_square(site: Site, x: ir.Value, gamma: ir.Value, default: float) -> ir.Value:
+    x = site.op("Cast", x, to=int(ir.DataType.FLOAT))
     mean = site.op("ReduceMean", site.op("Mul", x, x), site.int64([-1]))
-    epsilon = site.constant(site.attribute("epsilon", 1e-12), ir.DataType.FLOAT)
+    epsilon = site.constant(site.attribute("epsilon", default), ir.DataType.FLOAT)
     ratio = site.op("Div", x, site.op("Sqrt", site.op("Add", mean, epsilon)))
-    return [site.op("Mul", site.op("Cast", ratio, to=int(dtype_of(gamma))), gamma), None, None, total]
+    return site.op("Mul", site.op("Cast", ratio, to=int(dtype_of(gamma))), gamma)
 
 
 def _sum(site: Site, bias: int) -> ir.Value:
@@ -105,12 +125,10 @@ def _sum(site: Site, bias: int) -> ir.Value:
 
 
 FUSED_OPS: Mapping[tuple[str, str], Parts] = {
-    (MICROSOFT, op_type): parts
-    for op_type, parts in {
-        "FusedConv": _conv,
-        "FusedGemm": _gemm,
-        "FusedMatMul": _matmul,
-        "SkipLayerNormalization": _layer_norm,
-        "SkipSimplifiedLayerNormalization": _rms_norm,
-    }.items()
+    (MICROSOFT, "FusedConv"): _conv,
+    (MICROSOFT, "FusedGemm"): _gemm,
+    (MICROSOFT, "FusedMatMul"): _matmul,
+    (MICROSOFT, "SkipLayerNormalization"): _layer_norm,
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_rms_norm,
+    ("", "SimplifiedLayerNormalization"): _rms_norm,
 }

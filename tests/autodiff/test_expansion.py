@@ -111,6 +111,10 @@ FUSED = {
         "a = Transpose (x) b = Transpose (w) m = MatMul (a, b) h = Constant <value_float = 0.5> () y = Mul (m, h)",
     ),
     "matmul as it is": ("y = com.microsoft.FusedMatMul (x, w)", "y = MatMul (x, w)"),
+    "matmul of batches": (
+        "u = Unsqueeze (x, f) y = com.microsoft.FusedMatMul <transA = 1, transBatchA = 1, transBatchB = 1> (u, u)",
+        "u = Unsqueeze (x, f) a = Transpose <perm=[1,2,0]> (u) b = Transpose <perm=[1,0,2]> (u) y = MatMul (a, b)",
+    ),
     "matmul twice": (
         "m = com.microsoft.FusedMatMul (x, w) y = com.microsoft.FusedMatMul <transA = 1> (m, w)",
         "m = MatMul (x, w) a = Transpose (m) y = MatMul (a, w)",
@@ -130,6 +134,14 @@ FUSED = {
     "layer norm": (
         "n, , , s = com.microsoft.SkipLayerNormalization <epsilon = 0.1> (x, w, c, c, c) y = Mul (n, s)",
         "a = Add (x, w) s = Add (a, c) n = LayerNormalization <epsilon = 0.1> (s, c, c) y = Mul (n, s)",
+    ),
+    "layer norm alone": (
+        "y = com.microsoft.SkipLayerNormalization <epsilon = 0.1> (x, w, c)",
+        "s = Add (x, w) y = LayerNormalization <epsilon = 0.1> (s, c)",
+    ),
+    "rms norm alone": (
+        "y = SimplifiedLayerNormalization <epsilon = 0.1, axis = 1> (x, c)",
+        "y = RMSNormalization <epsilon = 0.1> (x, c)",
     ),
     "rms norm": (
         "n, , , s = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.1> (x, w, c) y = Mul (n, s)",
@@ -167,9 +179,9 @@ def test_fused_ops(name):
 @pytest.mark.parametrize(
     "node",
     [
-        "com.microsoft.FusedMatMul <transBatchA = 1> (x, w)",
         'com.microsoft.FusedGemm <activation = "Square"> (x, w)',
         'com.microsoft.FusedGemm <activation = "LeakyRelu", activation_gamma = 1.0> (x, w)',
+        "SimplifiedLayerNormalization <axis = 0> (x, w)",
     ],
 )
 def test_forms_that_are_not_known(node):
