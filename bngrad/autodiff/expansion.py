@@ -55,11 +55,12 @@ def _candidates(model: ir.Model, wrt: Iterable[ir.Value]) -> Iterator[ir.Node]:
 
 
 def _can_be_replaced(node: ir.Node, opset: int) -> bool:
-    return (node.domain, node.op_type) in FUSED_OPS or (not node.domain and bool(_versions(node.op_type, opset)))
+    is_fused = (node.domain, node.op_type) in FUSED_OPS
+    return is_fused or bool(not node.domain and function_versions(node.op_type, opset))
 
 
 @cache
-def _versions(op_type: str, opset: int) -> Sequence[int]:
+def function_versions(op_type: str, opset: int) -> Sequence[int]:
     """Returns the opsets, up to that of a model, for which onnx has a function of an op."""
     if op_type in WITHOUT_RULE or not onnx.defs.has(op_type, opset):
         return []
@@ -101,8 +102,7 @@ def _inline(model: ir.Model, wrt: Iterable[ir.Value]) -> bool:
 
 def _function(node: ir.Node, opset: int, overload: str) -> ir.Function | None:
     """Returns the function by which onnx defines a node, with names of its own; None if there is none."""
-    versions = [] if node.domain else _versions(node.op_type, opset)
-    if not versions:
+    if node.domain or not (versions := function_versions(node.op_type, opset)):
         return None
     schema: Any = onnx.defs.get_schema(node.op_type, opset)
     if schema.has_function:

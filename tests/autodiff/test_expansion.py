@@ -6,15 +6,17 @@ from functools import cached_property
 from unittest.mock import patch
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 from autodiff.gradient_cases import NO_RULE, Between, Case, forward, in_standard_onnx, lowered
 from autodiff.gradient_checks import CheckedCase, against_differences, loss_on_stock, on_stock
 from autodiff.small_models import differentiated, model
-from bngrad.autodiff.expansion import expand
+from bngrad.autodiff.expansion import expand, function_versions
 from bngrad.autodiff.rules import RULES
 from bngrad.errors import UnsupportedNodeError
+from bngrad.opset.functions import NEWEST_OPSET
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.runtime.session import session
 from bngrad.validation.float64 import Evaluator
@@ -91,6 +93,17 @@ def test_functions_of_onnx(case):
     for dims in case.dims:
         for check in (against_differences, on_stock, loss_on_stock):
             checked.run(check, dims)
+
+
+@pytest.mark.skipif(onnx.defs.onnx_opset_version() < NEWEST_OPSET, reason="an older onnx")
+def test_which_ops_functions_replace():
+    """A newer op, or one that lost its rule, is here once its function was compared with it: add a case."""
+    names = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    assert {name for name in names if ("", name) not in RULES and function_versions(name, NEWEST_OPSET)} == {
+        "CausalConvWithState",
+        "LinearAttention",
+        "SwiGLU",
+    }
 
 
 def test_a_function_within_a_function():
