@@ -106,12 +106,21 @@ REFUSED = {
         case("float[8] x, int64[K] n, int64[K] t", "r = Reshape (x, n) y = Tile (r, t)"),
         "rank of 'r' is not known",
     ),
-    "resize that keeps the aspect": (
+    "resize that crops and keeps the aspect": (
         case(
-            "float[2, 2, 5, 4] x, int64[4] s",
-            'y = Resize <keep_aspect_ratio_policy = "not_larger"> (x, , , s)',
+            "float[2, 2, 5, 4] x, float[8] r, int64[4] s",
+            'y = Resize <coordinate_transformation_mode = "tf_crop_and_resize", '
+            'keep_aspect_ratio_policy = "not_larger"> (x, r, , s)',
         ),
-        "keep_aspect_ratio_policy 'not_larger'; expected stretch",
+        "it has tf_crop_and_resize and keep_aspect_ratio_policy 'not_larger'; expected stretch",
+    ),
+    "regions that depend on weights": (
+        case("float[1, 2, 5, 4] x, float[N, 4] r, int64[N] b", "y = RoiAlign (x, r, b)", wrt=("x", "r")),
+        "it has no gradient with respect to input 1, 'r'.*expected a constant",
+    ),
+    "grid of parameters of unknown length": (
+        case("float[1, 2, K] t, int64[4] s", "y = AffineGrid (t, s)", wrt=("t",), opset=20),
+        "the last dimension of its theta is not known",
     ),
     "resize of unknown rank": (
         case(

@@ -32,11 +32,6 @@ SEQUENCES = {name for _, name in OPS if "Sequence" in name and name != "ReverseS
 REFUSED = {
     "MaxPool": {"maxpool_2d_uint8": "it is not of floats"},
     "ReduceMax": {"reduce_max_empty_set_bool": "it has no elements to reduce"},
-    "Resize": {
-        f"resize_{way}sample_sizes_nearest_{policy}": f"it has keep_aspect_ratio_policy {policy}"
-        for way in ("up", "down")
-        for policy in ("not_larger", "not_smaller")
-    },
 }
 """The cases of onnx that PyTorch lacks, with the message."""
 TYPES = {

@@ -1,4 +1,4 @@
-"""Pad and Resize."""
+"""Pad, CenterCropPad and Resize."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.linear_map import identity, pull_back
 from bngrad.graph.pads import pads_of_all_axes
 from bngrad.graph.shapes import dimension_of, shape_of, zeros
-from bngrad.opset.op_attributes import RESIZE
+from bngrad.opset.op_attributes import ANY, RESIZE
+from bngrad.passes.lower.resize import SAME_FOR_A_MATRIX
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
@@ -83,15 +84,55 @@ def _ends(back: Backward, place: int, count: int) -> tuple[ir.Value, ir.Value] |
     return back.int64([pads[begin]]), back.int64([pads[end]])
 
 
+@gradient("CenterCropPad", versions=(18,), attributes={"axes": ANY})
+def center_crop_pad(back: Backward) -> Gradients:
+    """dX = the same of dY, to the shape of X: both ways, half of the difference, rounded down, is in front."""
+    shape, axes = shape_of(back, back.x(0)), back.attribute("axes", None)
+    if axes is None:
+        return [back.op("CenterCropPad", back.dY, shape)]
+    return [back.op("CenterCropPad", back.dY, back.op("Gather", shape, back.int64(list(axes))), axes=list(axes))]
+
+
 @gradient("Resize", versions=(18, 19), attributes=RESIZE)
 def resize(back: Backward) -> Gradients:
     """ResizeGrad(dY, X, roi, scales), which takes the scales from the shapes if they are left out."""
-    policy = back.attribute("keep_aspect_ratio_policy", "stretch")
-    if back.has(3) and policy != "stretch":
-        back.refuse(f"it has keep_aspect_ratio_policy {policy!r}; expected stretch")
     back.rank(back.x(0))
     cropped = back.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    policy = back.attribute("keep_aspect_ratio_policy", "stretch")
+    if back.has(3) and policy != "stretch":
+        if cropped:
+            back.refuse(f"it has tf_crop_and_resize and keep_aspect_ratio_policy {policy!r}; expected stretch")
+        return [_keeping_aspect_ratio(back, policy)]
     # Scales or a roi that are not used may be empty tensors.
     scales = None if back.has(3) else back.x(2)
     roi = back.optional(1) if cropped else None
     return [back.microsoft("ResizeGrad", back.dY, back.x(0), roi, scales, **back.attributes())]
+
+
+def _keeping_aspect_ratio(back: Backward, policy: str) -> ir.Value:
+    """Returns M dY along each axis, where M is the result of the Resize for an identity matrix.
+
+    One scale is that of all axes, and not the quotient of an axis's own sizes, which are rounded. So the matrix is
+    resized together with an axis along which it is repeated, the one that decides the scale.
+    """
+    if back.attribute("antialias", 0) and back.attribute("mode", "nearest") == "nearest":
+        back.refuse("it has antialias and mode 'nearest'; expected linear or cubic")
+    x, sizes, rank = back.x(0), back.x(3), back.rank(back.x(0))
+    axes = [axis % rank for axis in back.attribute("axes", range(rank))]
+    before = back.op("Gather", shape_of(back, x), back.int64(axes))
+    ratios = back.op("Div", *(back.op("Cast", value, to=int(ir.DataType.FLOAT)) for value in (sizes, before)))
+    decisive = back.op("ArgMin" if policy == "not_larger" else "ArgMax", ratios, axis=0)
+    old, new = (back.op("Gather", value, decisive) for value in (before, sizes))
+    attributes = {name: back.attributes()[name] for name in SAME_FOR_A_MATRIX if name in back.attributes()}
+    matrices = {}
+    for place, axis in enumerate(axes):
+        size, channel = dimension_of(back, x, axis), back.int64([1])
+        image = back.op("Unsqueeze", identity(back, size), back.int64([1, 3]))
+        image = back.op("Expand", image, back.op("Concat", size, channel, size, old, axis=0))
+        after = back.op("Concat", back.op("Gather", sizes, back.int64([place])), new, axis=0)
+        resized = back.op(
+            "Resize", image, None, None, after, axes=[2, 3], keep_aspect_ratio_policy=policy, **attributes
+        )
+        column = back.op("Gather", resized, back.int64(0), axis=3)
+        matrices[axis] = back.op("Squeeze", column, back.int64([1]))
+    return pull_back(back, back.dY, matrices, x, rank)

@@ -1,4 +1,4 @@
-"""GridSample: samples at computed places, by polynomial weights of the elements around each.
+"""AffineGrid, and GridSample: samples at computed places, by polynomial weights of the elements around each.
 
 Along each axis, the elements around a place c are floor(c) + k for k in the taps; their weights are polynomials
 of c - floor(c). Elements outside of X are zeros or elements of X, depending on padding_mode, as in PyTorch.
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.guards import zero_where_zero
-from bngrad.graph.shapes import dimension_of, shape_of, zeros
+from bngrad.graph.shapes import dimension_of, known_dimension, shape_of, zeros
 from bngrad.opset.op_attributes import FLAG
 
 if TYPE_CHECKING:
@@ -108,6 +108,28 @@ def grid_sample(back: Backward) -> Gradients:
             parts.append(back.op("Unsqueeze", part, back.int64([-1])))
         dgrid = cast_like(back, back.op("Concat", *reversed(parts), axis=-1), dtype, grid)
     return [dX, dgrid]
+
+
+@gradient("AffineGrid", versions=(20,), attributes={"align_corners": FLAG})
+def affine_grid(back: Backward) -> Gradients:
+    """dtheta = the sum of dY [p, 1]^T over all places p, which are the op's result for a unit matrix."""
+    theta = back.x(0)
+    columns = known_dimension(theta, -1)
+    if columns is None:
+        back.refuse("the last dimension of its theta is not known; expected a number")
+    rank, dtype, dY = columns - 1, statistics_dtype(theta), back.op("Unsqueeze", back.dY, back.int64([-1]))
+    dY = back.cast(dY, dtype)
+    spatial = back.op("Slice", back.x(1), back.int64([1]), back.int64([columns + 1]))
+    size = back.op("Concat", back.int64([1]), spatial, axis=0)
+    unit = back.constant(np.eye(rank, columns)[None], dtype)
+    places = back.op("AffineGrid", unit, size, align_corners=back.attribute("align_corners", 0))
+    places = back.op("Unsqueeze", places, back.int64([-2]))
+    product = back.op("Mul", dY, places)
+    if back.unbounded:
+        product = zero_where_zero(back, places, product, typed=back.constant(0, dtype))
+    axes = back.int64(list(range(1, columns)))
+    sums = [back.op("ReduceSum", value, axes, keepdims=0) for value in (product, dY)]
+    return [cast_like(back, back.op("Concat", *sums, axis=-1), dtype, theta)]
 
 
 def _mode(back: Backward) -> str:

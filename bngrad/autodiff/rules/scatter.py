@@ -8,8 +8,9 @@ import onnx_ir as ir
 
 from bngrad.autodiff.rule import gradient
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
+from bngrad.graph.guards import first_order
 from bngrad.graph.node_reader import dtype_of, like
-from bngrad.graph.shapes import known_dimension, shape_of, zeros
+from bngrad.graph.shapes import dimension_of, known_dimension, shape_of, zeros
 from bngrad.graph.signs import may_overflow
 from bngrad.opset.op_attributes import AXIS, SCATTER
 
@@ -49,6 +50,31 @@ def scatter_nd(back: Backward) -> Gradients:
     axes = (length, back.rank(indices) - 1)
     updates = back.op("Flatten", back.x(2), axis=axes[1])
     return _combined(back, _Places(back, back.op("Expand", rows, back.op("Shape", updates)), 0), axes)
+
+
+@gradient("TensorScatter", inputs=(0, 1), versions=(24,), attributes={**AXIS, "mode": ("linear", "circular")})
+def tensor_scatter(back: Backward) -> Gradients:
+    """dX = dY, except 0 where the update replaced X; dupdate = dY there: from the index of each sample on."""
+    x, update, axis = back.x(0), back.x(1), back.attribute("axis", -2)
+    dX = dupdate = None
+    if back.needs(0):
+        nothing = zeros(back, shape_of(back, update), dtype_of(update))
+        dX = back.op("TensorScatter", back.dY, nothing, *back.node.inputs[2:], **back.attributes())
+    length = dimension_of(back, update, axis)
+    if back.needs(1) and not back.has(2):
+        dupdate = back.op("Slice", back.dY, back.int64([0]), length, back.int64([axis]))
+    elif back.needs(1):
+        numbers = back.op("Range", back.int64(0), back.op("Squeeze", length, back.int64([0])), back.int64(1))
+        places = back.op("Add", back.op("Unsqueeze", back.x(2), back.int64([1])), numbers)
+        if back.attribute("mode", "linear") == "circular":
+            places = back.op("Mod", places, dimension_of(back, x, axis))
+        rank = back.rank(update)
+        others = [other for other in range(1, rank) if other != axis % rank]
+        if others:
+            places = back.op("Unsqueeze", places, back.int64(others))
+        places = back.op("Expand", places, shape_of(back, update))
+        dupdate = back.op("GatherElements", back.dY, places, axis=axis)
+    return [dX, dupdate, None]
 
 
 def _replaced(back: Backward, attributes: dict[str, int], picked: Callable[[ir.Value], ir.Value]) -> Gradients:
@@ -135,16 +161,16 @@ def _multiplied(
 ) -> tuple[ir.Value | None, ir.Value | None]:
     """Each gets dY times the product of the other factors, which is 0 where one of them is 0."""
     dX = dupdates = None
-    one, zero = like(back, 1, x), like(back, 0, x)
+    unit, zero = like(back, 1, x), like(back, 0, x)
     if back.needs(0):
-        ones = back.op("Expand", one, back.op("Shape", x))
+        ones = back.op("Expand", unit, back.op("Shape", x))
         ones.dtype = dtype_of(x)
         dX = back.times(dY, places.combine(ones, updates, "mul"), singular=True)
     if back.needs(2):
         is_zero = back.op("Equal", updates, zero)
         mine = back.cast(is_zero, dtype_of(x))
         count = places.read(places.combine(zeros(back, back.op("Shape", x), dtype_of(x)), mine, "add"))
-        rest = back.op("Where", is_zero, one, updates)
+        rest = first_order(back.op("Where", is_zero, unit, updates))
         others = back.op("Div", places.read(places.combine(x, rest, "mul")), rest)
         factor = back.op("Where", back.op("Equal", count, mine), others, zero)
         dupdates = back.times(places.read(dY), factor, singular=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bngrad.passes.lower.lowering import Outputs
     from bngrad.passes.lower.site import Site
 
-_SAME_FOR_A_MATRIX = (
+SAME_FOR_A_MATRIX = (
     "antialias",
     "coordinate_transformation_mode",
     "cubic_coeff_a",
@@ -132,7 +132,7 @@ def _matrix(site: Site, axis: int, rank: int) -> ir.Value:
         scales = site.op("Concat", unit, _element(site, node_scales, place), axis=0)
     else:
         sizes = site.op("Concat", size, dimension_of(site, dY, axis), axis=0)
-    attributes = {name: site.node.attributes[name] for name in _SAME_FOR_A_MATRIX if name in site.node.attributes}
+    attributes = {name: site.node.attributes[name] for name in SAME_FOR_A_MATRIX if name in site.node.attributes}
     return site.op("Resize", identity(site, size), roi, scales, sizes, **attributes)
 
 

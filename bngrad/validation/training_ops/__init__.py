@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("", "AffineGrid"): sampling.affine_grid,
     ("", "AveragePool"): pooling.average_pool,
     ("", "AveragePoolGrad"): pooling.average_pool_grad,
     ("", "BatchNormalization"): batch_norm.batch_normalization,

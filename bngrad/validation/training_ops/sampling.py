@@ -1,4 +1,4 @@
-"""GridSample: onnx's reference evaluator computes the places in float32."""
+"""AffineGrid and GridSample: onnx's reference evaluator computes the places in float32."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ _CUBIC: tuple[int, Callable[[Array], list[Array]]] = (-1, _cubic)
 _NEAREST: tuple[int, Callable[[Array], list[Array]]] = (0, lambda t: [np.ones_like(t)])
 _MODES = {"nearest": _NEAREST, "bilinear": _LINEAR, "linear": _LINEAR, "bicubic": _CUBIC, "cubic": _CUBIC}
 """The first element that is read, from the place rounded down, and the weights of it and those that follow."""
+
+
+def affine_grid(theta: Array, size: Integers, *, align_corners: int = 0) -> Array:
+    """Returns theta [p, 1] for all places p, whose coordinates are from -1 to 1, the last axis first."""
+    axes = [np.linspace(-1, 1, n) if align_corners else (2 * np.arange(n) + 1) / n - 1 for n in size[2:]]
+    places = np.meshgrid(*axes, indexing="ij")
+    return np.einsum("nij,j...->n...i", theta, np.stack([*reversed(places), np.ones_like(places[0])]))
 
 
 def grid_sample(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autodiff.gradient_cases import Case, fixed
+from autodiff.gradient_cases import NO_RULE, Case, fixed
 
 CONSTANT_ONLY = "ORT's builder takes mode constant alone"
 NO_AXES = "ORT's builder leaves out the axes"
@@ -131,6 +131,10 @@ def mode(mode, coordinates="half_pixel", *others):
     return ", ".join([f'mode = "{mode}"', f'coordinate_transformation_mode = "{coordinates}"', *others])
 
 
+def in_proportion(kind, policy, axes):
+    return f'{mode(kind)}, keep_aspect_ratio_policy = "{policy}", axes = {axes}'
+
+
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 UP, DOWN = [1.0, 1.0, 2.0, 3.0], [1.0, 1.0, 0.6, 0.5]
@@ -139,6 +143,7 @@ WHOLE = [1.0, 1.0, 0.8, 1.5]
 """Scales that give whole extents; for others align_corners and crops are ambiguous."""
 ROI = [0.0, 0.0, 0.1, 0.2, 1.0, 1.0, 0.9, 1.1]
 IMAGE = "N, 2, 5, 4"
+NO_SIZES = "ORT's gradient op of Resize gets no sizes, which decide the scale"
 RESIZES = [
     *(
         resize(
@@ -187,6 +192,22 @@ RESIZES = [
     resize("to sizes", IMAGE, mode("linear"), sizes=[2, 2, 7, 3], dims=({"N": 2},)),
     resize("to sizes, whole factors", "2, 2, 5, 4", mode("nearest"), sizes=[2, 2, 10, 12]),
     resize("to sizes, some axes", IMAGE, f"{mode('linear')}, axes = [3, 2]", sizes=[3, 7]),
+    resize(
+        "to smaller sizes in proportion",
+        IMAGE,
+        in_proportion("linear", "not_larger", [2, 3]),
+        sizes=[7, 3],
+        dims=({"N": 2},),
+        oracle=NO_SIZES,
+    ),
+    resize(
+        "symbolic to larger sizes in proportion",
+        "N, 2, H, W",
+        in_proportion("nearest", "not_smaller", [3, 2]),
+        sizes=[4, 7],
+        dims=SIZES,
+        oracle=NO_SIZES,
+    ),
     resize("by scales of some axes", IMAGE, f"{mode('nearest')}, axes = [3]", scales=[2.0]),
     resize(
         "of a crop of some axes",
@@ -245,4 +266,17 @@ RESIZES = [
         opset=11,
     ),
 ]
-CASES = [*PADS, *RESIZES]
+CENTERED = [
+    Case(
+        f"center crop pad, {name}",
+        f"float[{x}] x",
+        f"s = Constant <value_ints = {shape}> () y = CenterCropPad {axes} (x, s)",
+        oracle=NO_RULE,
+        **more,
+    )
+    for name, x, shape, axes, more in [
+        ("all axes", "N, 4, 5", [3, 7, 2], "", {"dims": ({"N": 2},)}),
+        ("some axes", "N, H, W, 2", [4, 5], "<axes = [-2, 1]>", {"dims": SIZES}),
+    ]
+]
+CASES = [*PADS, *RESIZES, *CENTERED]

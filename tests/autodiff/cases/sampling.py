@@ -1,8 +1,8 @@
-"""Gradients of GridSample."""
+"""Gradients of AffineGrid and GridSample."""
 
 from __future__ import annotations
 
-from autodiff.gradient_cases import NO_RULE, Between, Case
+from autodiff.gradient_cases import NO_RULE, Between, Case, fixed
 
 ALL_MODES = [
     (mode, padding) for mode in ("nearest", "linear", "cubic") for padding in ("zeros", "border", "reflection")
@@ -23,7 +23,33 @@ def sample(name, mode="linear", padding="zeros", align=0, *, x="N, 2, 4, 3", gri
     )
 
 
+AFFINE = [
+    Case(
+        f"affine grid{name}",
+        f"float[B, {theta}] t",
+        f"s = Constant <value_ints = [{size}]> () y = AffineGrid <align_corners = {align}> (t, s)",
+        ("t",),
+        dims=({"B": 2},),
+        oracle=NO_RULE,
+        opset=20,
+    )
+    for name, theta, size, align in [
+        ("", "2, 3", "2, 1, 3, 4", 0),
+        (", corners aligned, 3-d", "3, 4", "2, 1, 2, 3, 4", 1),
+    ]
+]
 CASES = [
+    *AFFINE,
+    Case(
+        "affine grid of computed sizes",
+        "float[B, 2, 3] t, int64[4] s",
+        "y = AffineGrid (t, s)",
+        ("t",),
+        dims=({"B": 2},),
+        draw={"s": fixed(2, 3, 1, 4)},
+        oracle=NO_RULE,
+        opset=20,
+    ),
     *(sample(f"{mode}, {padding}", mode, padding) for mode, padding in ALL_MODES),
     *(sample(f"{mode}, {padding}, corners aligned", mode, padding, 1) for mode, padding in ALL_MODES),
     *(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autodiff.cases.indexing import below
-from autodiff.gradient_cases import Case
+from autodiff.gradient_cases import NO_RULE, Case
 
 IGNORED = "ORT's builder ignores the reduction"
 
@@ -93,4 +93,21 @@ COMBINED = [
     combines("ScatterND", "max", "of data alone", "3, N", "2, 2, 1", "2, 2, N", wrt=("x",)),
     combines("ScatterND", "min", "repeated", "3, N", "7, 1", "7, N"),
 ]
-CASES = [*REPLACED, *COMBINED]
+CACHES = [
+    Case(
+        f"TensorScatter {name}",
+        f"float[{x}] x, float[{u}] u, int64[N] w",
+        f"y = TensorScatter {attributes} (x, u{w})",
+        wrt,
+        dims=({"N": 3, "T": 5},),
+        draw={"w": lambda _rng, shape: np.arange(shape[0]) + 1},
+        oracle=NO_RULE,
+        opset=24,
+    )
+    for name, x, u, attributes, w, wrt in [
+        ("at indices", "N, 5, 2", "N, 2, 2", "", ", w", ("x", "u")),
+        ("in a circle", "N, 2, T", "N, 2, 4", '<axis = 2, mode = "circular">', ", w", ("x", "u")),
+        ("at the begin, of the update", "N, T, 2", "N, 3, 2", "<axis = 1>", "", ("u",)),
+    ]
+]
+CASES = [*REPLACED, *COMBINED, *CACHES]

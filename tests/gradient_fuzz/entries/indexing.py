@@ -104,6 +104,23 @@ def scatter_nd(b: Sketch) -> list[Value]:
     return b.emit("ScatterND", [x, b.constant(indices), b.of_shape(shape)], reduction=reduction)
 
 
+def tensor_scatter(b: Sketch) -> list[Value]:
+    x = b.any(2)
+    axis = b.draw.randrange(1, x.rank)
+    length = b.draw.randint(min(1, x.shape[axis]), x.shape[axis])
+    circular = b.draw.chance(0.5)
+    most = x.shape[axis] if circular else x.shape[axis] - length + 1
+    begin = b.constant(b.rng.integers(0, max(most, 1), x.shape[0])) if b.draw.chance(0.8) else None
+    update = b.of_shape((*x.shape[:axis], length, *x.shape[axis + 1 :]))
+    counted = axis - x.rank if b.draw.chance(0.5) else axis
+    return b.emit(
+        "TensorScatter",
+        [x, update, begin],
+        axis=b.maybe(counted) if counted == -2 else counted,
+        mode="circular" if circular else b.maybe("linear"),
+    )
+
+
 def drawn_reduction(b: Sketch) -> str | None:
     reductions = ["none"]
     if b.opset >= 16 and b.element in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
@@ -227,6 +244,7 @@ ENTRIES = {
     ("", "ScatterElements"): scatter_elements,
     ("", "ScatterND"): scatter_nd,
     ("", "Slice"): slice_,
+    ("", "TensorScatter"): tensor_scatter,
     ("", "TopK"): top_k,
     ("", "Trilu"): trilu,
     ("", "Unique"): unique,

@@ -267,9 +267,47 @@ def grid_sample(b: Sketch) -> list[Value]:
     )
 
 
+def affine_grid(b: Sketch) -> list[Value]:
+    rank = b.draw.choice([2, 2, 3])
+    theta = b.of_shape((b.dim(1, 2), rank, rank + 1))
+    align = b.maybe(b.draw.choice([0, 1]))
+    # The corners of a single element are no two places.
+    size = [theta.shape[0], b.dim(1, 2), *(b.draw.randint(1 + (align or 0), 3) for _ in range(rank))]
+    return b.emit("AffineGrid", [theta, b.shape_of(size)], align_corners=align)
+
+
+def center_crop_pad(b: Sketch) -> list[Value]:
+    x = b.any(1)
+    axes = b.draw.sample(range(x.rank), b.draw.randint(1, x.rank)) if b.draw.chance(0.5) else None
+    shape = [b.draw.randint(1, 6) for _ in axes or range(x.rank)]
+    counted = None if axes is None else [axis - x.rank if b.draw.chance(0.3) else axis for axis in axes]
+    return b.emit("CenterCropPad", [x, b.shape_of(shape)], axes=counted)
+
+
+def roi_align(b: Sketch) -> list[Value]:
+    if b.opset < 16:
+        raise NotDrawableError("onnx's reference has the default of a newer opset")
+    x = b.of_shape((b.draw.randint(1, 2), b.draw.randint(1, 2), b.draw.randint(2, 5), b.draw.randint(2, 5)))
+    count = b.draw.randint(1, 3)
+    begin = b.rng.uniform(-2, 4, (count, 2))
+    rois = b.round(np.concatenate([begin, begin + b.rng.uniform(-0.5, 5, (count, 2))], axis=1))
+    return b.emit(
+        "RoiAlign",
+        [x, b.constant(rois, b.element), b.constant(b.rng.integers(0, x.shape[0], count))],
+        coordinate_transformation_mode=b.maybe(b.draw.choice(["half_pixel", "output_half_pixel"])),
+        mode=b.maybe(b.draw.choice(["avg", "max"])),
+        output_height=b.maybe(b.draw.randint(1, 3)),
+        output_width=b.maybe(b.draw.randint(1, 3)),
+        sampling_ratio=b.maybe(b.draw.randint(0, 2)),
+        spatial_scale=b.maybe(b.draw.choice([0.5, 1.5])),
+    )
+
+
 ENTRIES = {
+    ("", "AffineGrid"): affine_grid,
     ("", "AveragePool"): partial(pool, op_type="AveragePool"),
     ("", "Col2Im"): col2im,
+    ("", "CenterCropPad"): center_crop_pad,
     ("", "Conv"): conv,
     ("", "ConvTranspose"): conv_transpose,
     ("", "GridSample"): grid_sample,
@@ -277,4 +315,5 @@ ENTRIES = {
     ("", "MaxPool"): partial(pool, op_type="MaxPool"),
     ("", "MaxUnpool"): max_unpool,
     ("", "Resize"): resize,
+    ("", "RoiAlign"): roi_align,
 }

@@ -86,6 +86,20 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = 
     return rows.scatter_reduce(0, where, updates.reshape(where.shape), _REDUCE[reduction]).reshape(x.shape)
 
 
+@op("TensorScatter")
+def tensor_scatter(
+    x: Tensor, update: Tensor, begin: Tensor | None = None, *, axis: int = -2, mode: str = "linear"
+) -> Tensor:
+    """X with updates from an index of each sample on."""
+    axis %= x.ndim
+    first = torch.zeros(x.shape[0], dtype=torch.int64) if begin is None else begin
+    where = first[:, None] + torch.arange(update.shape[axis])
+    if mode == "circular":
+        where = where % x.shape[axis]
+    shape = [size if dim in (0, axis) else 1 for dim, size in enumerate(update.shape)]
+    return x.scatter(axis, where.reshape(shape).expand(update.shape), update)
+
+
 @op("Trilu")
 def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     """The triangle above or below a diagonal."""

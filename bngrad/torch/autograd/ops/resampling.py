@@ -1,8 +1,9 @@
-"""Pad and GridSample."""
+"""Pad, CenterCropPad, AffineGrid and GridSample."""
 
 from __future__ import annotations
 
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from bngrad.torch.autograd.table import UnsupportedFormError, numbers, op
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @op("Pad", since=11)
@@ -32,6 +36,25 @@ def pad(
         which = np.pad(kept, (max(begin, 0), max(end, 0)), mode=mode)  # type: ignore[call-overload]
         x = x.index_select(axis, torch.from_numpy(which))
     return x
+
+
+@op("CenterCropPad")
+def center_crop_pad(x: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
+    """The middle of x along some axes, or x in the middle of zeros."""
+    for axis, size in zip(range(x.ndim) if axes is None else axes, numbers(shape), strict=True):
+        more = size - x.shape[axis]
+        if more < 0:
+            x = x.narrow(axis, -more // 2, size)
+        else:
+            flat = [0] * (2 * (x.ndim - 1 - axis % x.ndim)) + [more // 2, more - more // 2]
+            x = functional.pad(x, flat)
+    return x
+
+
+@op("AffineGrid")
+def affine_grid(theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Tensor:
+    """The places that affine maps give those of an image."""
+    return functional.affine_grid(theta, numbers(size), bool(align_corners))
 
 
 @op("GridSample")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +19,7 @@ from bngrad.torch.autograd.table import UnsupportedFormError, float32, numbers, 
 from bngrad.validation.training_ops.resize import resized_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _MODES = {
     ("nearest", 1): "nearest",
@@ -52,13 +54,6 @@ def resize(
     """The interpolation of x along some axes."""
     along = list(range(x.ndim)) if axes is None else [axis % x.ndim for axis in axes]
     scale, size = dict[int, float](), list(x.shape)
-    if sizes is not None and sizes.numel():
-        if keep_aspect_ratio_policy != "stretch":
-            raise UnsupportedFormError(f"it has keep_aspect_ratio_policy {keep_aspect_ratio_policy}")
-        size = [dict(zip(along, numbers(sizes), strict=True)).get(axis, n) for axis, n in enumerate(size)]
-    elif scales is not None:
-        scale = dict(zip(along, numbers(scales), strict=True))
-        size = [int(np.floor(n * scale.get(axis, 1.0))) for axis, n in enumerate(size)]
     how = {
         "antialias": antialias,
         "coordinate_transformation_mode": coordinate_transformation_mode,
@@ -67,6 +62,16 @@ def resize(
         "mode": mode,
         "nearest_mode": nearest_mode,
     }
+    if sizes is not None and sizes.numel():
+        if keep_aspect_ratio_policy != "stretch":
+            if coordinate_transformation_mode == _CROP:
+                raise UnsupportedFormError(f"it has {_CROP} and keep_aspect_ratio_policy")
+            how["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
+            return _in_proportion(x, dict(zip(along, numbers(sizes), strict=True)), how)
+        size = [dict(zip(along, numbers(sizes), strict=True)).get(axis, n) for axis, n in enumerate(size)]
+    elif scales is not None:
+        scale = dict(zip(along, numbers(scales), strict=True))
+        size = [int(np.floor(n * scale.get(axis, 1.0))) for axis, n in enumerate(size)]
     if size[:2] == list(x.shape[:2]) and _is_of_torch(x, how):
         target: Any = {"scale_factor": [scale.get(axis, 1.0) for axis in range(2, x.ndim)]}
         target = target if scale else {"size": size[2:]}
@@ -80,6 +85,20 @@ def resize(
         x = torch.tensordot(matrix, x, ([1], [axis])).movedim(0, axis)
     # The sums of weights are 1, or 0 outside of the crop.
     return x + extrapolation_value * (1 - inside) if cropped else x
+
+
+def _in_proportion(x: Tensor, sizes: Mapping[int, int], how: dict[str, Any]) -> Tensor:
+    """Resizes axes by one scale: each with that whose sizes decide it, along which its matrix is repeated."""
+    choose = min if how["keep_aspect_ratio_policy"] == "not_larger" else max
+    decisive = choose(sizes, key=lambda axis: sizes[axis] / x.shape[axis])
+    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], axes=[1, 2], **how)
+    before = x.shape
+    for axis, size in sizes.items():
+        rows = np.eye(before[axis])[:, :, None].repeat(before[decisive], axis=2)
+        result: Any = ReferenceEvaluator(node).run(None, {"x": rows, "sizes": np.array([size, sizes[decisive]])})
+        matrix = torch.from_numpy(result[0][:, :, 0]).T.to(x)
+        x = torch.tensordot(matrix, x, ([1], [axis])).movedim(0, axis)
+    return x
 
 
 def _is_of_torch(x: Tensor, how: dict[str, Any]) -> bool:
