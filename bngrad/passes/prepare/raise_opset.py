@@ -92,7 +92,7 @@ def raise_opset(model: ir.Model, minimum: int = MIN_OPSET) -> ir.Model:
         if "ai.onnx" in imports:
             imports[""] = imports.pop("ai.onnx")
     align_functions(model)
-    _state_axes(model)
+    _state_defaults(model)
     # The passes add initializers that are not graph inputs.
     model.ir_version = max(model.ir_version or 0, _MIN_IR_VERSION_OF_INITIALIZERS)
     if version >= minimum:
@@ -111,11 +111,13 @@ def raise_opset(model: ir.Model, minimum: int = MIN_OPSET) -> ir.Model:
     return _convert(model, version, minimum)
 
 
-def _state_axes(model: ir.Model) -> None:
-    """States the default axes of MeanVarianceNormalization, without which onnx's shape inference fails."""
+def _state_defaults(model: ir.Model) -> None:
+    """States default attributes that onnx's shape inference fails without, or takes another value for."""
     for node in all_nodes(model):
         if (node.domain, node.op_type) == ("", "MeanVarianceNormalization") and "axes" not in node.attributes:
             node.attributes["axes"] = ir.AttrInt64s("axes", [0, 2, 3])
+        elif (node.domain, node.op_type) == ("", "STFT") and "onesided" not in node.attributes:
+            node.attributes["onesided"] = ir.AttrInt64("onesided", 1)
 
 
 def _imports(model: ir.Model) -> list[dict[str, int]]:
