@@ -1,4 +1,8 @@
-"""Common parts of the gradients of recurrent ops: directions, a Scan over the steps, the gradients of weights."""
+"""Common parts of the gradients of recurrent ops: directions, a Scan over the steps, the gradients of weights.
+
+Where a sequence is over, its state stays. In the reverse direction that is at the beginning: the state is the
+first one until the last element of the sequence. So no sequence has to be moved.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.graph.builder import NodeMaker
-from bngrad.graph.node_reader import dtype_of
+from bngrad.graph.node_reader import dtype_of, like
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +24,9 @@ if TYPE_CHECKING:
 REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 """The directions of each mode: True for one from the last step to the first."""
 
-_INPUTS = ("x", "w", "r", "b", "lengths", "h", "c")
+_INPUTS = ("x", "w", "r", "b", "lengths", "h", "c", "p")
+_LENGTHS = 4
+"""The index of sequence_lens."""
 
 
 class Direction(NamedTuple):
@@ -29,6 +35,19 @@ class Direction(NamedTuple):
     back: Backward
     number: int
     is_reversed: bool
+    goes_on: ir.Value | None
+    """True where a sequence is not yet over, [T, N, 1]; None if all have the same length."""
+    is_empty: ir.Value | None
+    """True where a sequence has the length 0, [N, 1]."""
+
+    def data(self) -> ir.Value:
+        """Returns the sequences, with zeros where they are over: what is there may be any number."""
+        x = self.sequence(self.back.x(0))
+        return self.where_going(x, like(self.back, 0, self.back.x(0)))
+
+    def where_going(self, value: ir.Value, other: ir.Value) -> ir.Value:
+        """Returns a sequence, with another value where it is over."""
+        return value if self.goes_on is None else self.back.op("Where", self.goes_on, value, other)
 
     def sequence(self, value: ir.Value) -> ir.Value:
         """Converts values of all steps, along axis 0, to the order of this direction, or back."""
@@ -40,11 +59,13 @@ class Direction(NamedTuple):
 
     def optional(self, index: int, like_this: ir.Value) -> ir.Value:
         """Returns this direction's part of an optional input; zeros where it is left out."""
-        return self.own(self.back.x(index)) if self.back.has(index) else _zeros(self.back, like_this)
+        return self.own(self.back.x(index)) if self.back.has(index) else zeros(self.back, like_this)
 
-    def states(self) -> ir.Value:
-        """Returns the hidden states after all steps, [T, N, H]."""
-        return self.sequence(self.own(self.back.y(0), axis=1))
+    def states(self, index: int = 5) -> tuple[ir.Value, ir.Value]:
+        """Returns the first hidden state, [N, H], and those after all steps, [T, N, H]."""
+        after = self.sequence(self.own(self.back.y(0), axis=1))
+        first = self.optional(index, self.back.op("Gather", after, self.back.int64(0), axis=0))
+        return first, self.where_going(after, first)
 
     def before(self, first: ir.Value, states: ir.Value) -> ir.Value:
         """Returns the states before all steps: the first one, and the states after all steps except the last."""
@@ -56,14 +77,17 @@ class Direction(NamedTuple):
     def of_states(self, states: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Returns the gradients of the two outputs: the hidden states of all steps, and the last state."""
         dY, dY_h, *_ = (*self.back.all_dY, None)
-        of_all = _zeros(self.back, states) if dY is None else self.sequence(self.own(dY, axis=1))
+        of_all = zeros(self.back, states) if dY is None else self.sequence(self.own(dY, axis=1))
         return of_all, self.of_last(dY_h, states)
 
     def of_last(self, gradient: ir.Value | None, states: ir.Value) -> ir.Value:
         """Returns the gradient of a state after the last step, [N, H]; zeros if it is None."""
-        if gradient is not None:
-            return self.own(gradient)
-        return _zeros(self.back, self.back.op("Gather", states, self.back.int64(0), axis=0))
+        if gradient is None:
+            return zeros(self.back, self.back.op("Gather", states, self.back.int64(0), axis=0))
+        own = self.own(gradient)
+        if self.is_empty is None:
+            return own
+        return self.back.op("Where", self.is_empty, like(self.back, 0, self.back.x(0)), own)
 
     def linear(self, value: ir.Value, weights: ir.Value, bias: ir.Value | None) -> ir.Value:
         """Returns the product of a sequence with transposed weights, plus a bias."""
@@ -81,7 +105,29 @@ class Direction(NamedTuple):
 def directions(back: Backward) -> list[Direction]:
     """Returns the directions of a node."""
     name = str(back.attribute("direction", "forward"))
-    return [Direction(back, number, is_reversed) for number, is_reversed in enumerate(REVERSED[name])]
+    goes_on = is_empty = None
+    if back.has(_LENGTHS):
+        lengths = back.op("Unsqueeze", back.cast(back.x(_LENGTHS), ir.DataType.INT64), back.int64([1]))
+        is_empty = back.op("Equal", lengths, back.int64(0))
+        steps = back.op("Gather", back.op("Shape", back.x(0)), back.int64(0))
+        times = back.op("Range", back.int64(0), steps, back.int64(1))
+        goes_on = back.op("Less", back.op("Unsqueeze", times, back.int64([1, 2])), lengths)
+        goes_on.dtype = ir.DataType.BOOL
+    return [
+        Direction(
+            back,
+            number,
+            is_reversed,
+            _flipped(back, goes_on) if is_reversed and goes_on is not None else goes_on,
+            is_empty,
+        )
+        for number, is_reversed in enumerate(REVERSED[name])
+    ]
+
+
+def with_lengths(direction: Direction, sequences: Sequence[ir.Value]) -> list[ir.Value]:
+    """Returns sequences that a Scan reads, followed by the one for the input that `Body.going` adds."""
+    return [*sequences, *([] if direction.goes_on is None else [direction.goes_on])]
 
 
 class Body(NodeMaker):
@@ -105,6 +151,18 @@ class Body(NodeMaker):
         value = ir.Value(name=self.names.fresh(f"{self._prefix}_{word}"), type=ir.TensorType(dtype_of(like_this)))
         self._inputs.append(value)
         return value
+
+    def going(self, direction: Direction) -> ir.Value | None:
+        """Adds the input that says which sequences are not yet over; None if all have the same length."""
+        return None if direction.goes_on is None else self.input("goes_on", direction.goes_on)
+
+    def where(self, condition: ir.Value | None, value: ir.Value, other: ir.Value) -> ir.Value:
+        """Returns a value, and another one where a condition is false; None is true."""
+        return value if condition is None else self.op("Where", condition, value, other)
+
+    def zero_where_over(self, goes_on: ir.Value | None, value: ir.Value, typed: ir.Value) -> ir.Value:
+        """Returns a value of the same type as another one, with zeros where a sequence is over."""
+        return value if goes_on is None else self.op("Where", goes_on, value, like(self, 0, typed))
 
     def scan(
         self,
@@ -144,10 +202,14 @@ class Body(NodeMaker):
 def _flipped(back: Backward, value: ir.Value) -> ir.Value:
     """Reverses the order of the steps of a sequence."""
     end = np.iinfo(np.int64).min
-    return back.op("Slice", value, *(back.int64([number]) for number in (-1, end, 0, -1)))
+    result = back.op("Slice", value, *(back.int64([number]) for number in (-1, end, 0, -1)))
+    if value.dtype is not None:
+        result.dtype = value.dtype
+    return result
 
 
-def _zeros(back: Backward, value: ir.Value) -> ir.Value:
+def zeros(back: Backward, value: ir.Value) -> ir.Value:
+    """Returns zeros in the shape of a value."""
     zero = ir.tensor(np.zeros(1, dtype_of(back.x(0)).numpy()), dtype=dtype_of(back.x(0)))
     return back.op("ConstantOfShape", back.op("Shape", value), value=zero)
 

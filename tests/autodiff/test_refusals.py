@@ -15,38 +15,49 @@ def case(inputs, body, **more):
     return Case("refused", inputs, body, **more)
 
 
-LSTM = "float[T, N, 3] x, float[1, 8, 3] w, float[1, 8, 2] r, int32[N] n, float[1, 6] p"
+LSTM = "float[T, N, 3] x, float[1, 8, 3] w, float[1, 8, 2] r"
+RNN = "float[T, N, 3] x, float[2, 2, 3] w, float[2, 2, 2] r"
 RECURRENT = {
-    "lengths": ("", "x, w, r, , n", "it has sequence_lens; expected sequences of the same length"),
-    "peepholes": ("", "x, w, r, , , , , p", "it has peepholes; expected none"),
-    "clip": (", clip = 1.0", "x, w, r", "it has clip; expected none"),
-    "coupled gates": (", input_forget = 1", "x, w, r", "it has input_forget = 1; expected 0"),
-    "other activations": (
-        ', activations = ["Relu", "Tanh", "Tanh"]',
-        "x, w, r",
-        "it has activations Relu, Tanh, Tanh; expected Sigmoid, Tanh, Tanh",
+    "clip": ("clip = 0.0", "it has clip = 0; expected a positive number"),
+    "unknown activation": (
+        'activations = ["Sigmoid", "Tanh", "Sine"]',
+        "it has activations Sigmoid, Tanh, Sine; expected 3 per direction, of Affine, Elu",
+    ),
+    "too few activations": ('activations = ["Sigmoid", "Tanh"]', "expected 3 per direction"),
+    "alpha of ONNX's default": (
+        'activations = ["Sigmoid", "Tanh", "ThresholdedRelu"]',
+        "it leaves out alpha or beta of ThresholdedRelu, which ONNX Runtime takes to be 0",
+    ),
+    "beta of ONNX's default": (
+        'activations = ["Sigmoid", "Affine", "Tanh"], activation_alpha = [0.5]',
+        "it leaves out alpha or beta of Affine",
+    ),
+}
+RNNS = {
+    "name in lower case": ('activations = ["tanh", "tanh"]', "it has activations tanh, tanh; expected one per"),
+    "default of alpha": ('activations = ["Elu", "Tanh"]', "it leaves out alpha or beta of Elu"),
+    "alpha of the second direction": (
+        'activations = ["Tanh", "Elu"], activation_alpha = [0.5]',
+        "ONNX Runtime reads another alpha or beta of Elu than ONNX says; expected one for each direction",
+    ),
+    "other alpha of the second direction": (
+        'activations = ["Tanh", "Elu"], activation_alpha = [0.5, 0.3]',
+        "ONNX Runtime reads another alpha or beta of Elu",
     ),
 }
 
 REFUSED = {
     **{
-        f"lstm, {name}": (case(LSTM, f"y = LSTM <hidden_size = 2{attributes}> ({inputs})"), message)
-        for name, (attributes, inputs, message) in RECURRENT.items()
+        f"lstm, {name}": (case(LSTM, f"y = LSTM <hidden_size = 2, {attributes}> (x, w, r)"), message)
+        for name, (attributes, message) in RECURRENT.items()
     },
-    "rnn, another activation": (
-        case(
-            "float[T, N, 3] x, float[1, 2, 3] w, float[1, 2, 2] r",
-            'y = RNN <hidden_size = 2, activations = ["Softsign"]> (x, w, r)',
-        ),
-        "it has activations Softsign; expected one of Tanh, Relu and Sigmoid per direction",
-    ),
-    "rnn, sequence_lens": (
-        case(
-            "float[T, N, 3] x, float[1, 2, 3] w, float[1, 2, 2] r, int32[N] n",
-            "y = RNN <hidden_size = 2> (x, w, r, , n)",
-        ),
-        "it has sequence_lens",
-    ),
+    **{
+        f"rnn, {name}": (
+            case(RNN, f'y = RNN <hidden_size = 2, direction = "bidirectional", {attributes}> (x, w, r)'),
+            message,
+        )
+        for name, (attributes, message) in RNNS.items()
+    },
     "gelu, an unknown approximation": (
         case("float[N] x", 'y = Gelu <approximate = "sine"> (x)', opset=20),
         r"Gelu node 'Gelu_0' .*approximate = 'sine'; expected one of none, tanh",

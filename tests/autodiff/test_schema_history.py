@@ -26,7 +26,7 @@ from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 FLOATS = {f"tensor({dtype.name.lower()})" for dtype in SUPPORTED_DTYPES}
 OF_ORT = {"AveragePoolGrad", "MaxPoolGrad"}
 """In the default domain because bngrad registers them: ONNX Runtime's builder writes them."""
-REFUSED = {("Dropout", 1), ("Resize", 1), ("Resize", 2), ("RoiAlign", 1), ("LSTM", 7)}
+REFUSED = {("Dropout", 1), ("Resize", 1), ("Resize", 2), ("RoiAlign", 1)}
 """Float inputs that must be constant; test_refusals.py tests them."""
 CONTROL = {"If": (0,), "Loop": (0, 1)}
 """Inputs of other types than float, beside which all inputs, and what bodies read, have gradients."""

@@ -85,6 +85,93 @@ def cases():
         attributes='activations = ["Relu", "Tanh"], direction = "bidirectional"',
     )
     yield recurrent("linear before reset, no bias", "GRU", bias=False, attributes="linear_before_reset = 1")
+    yield from of_lengths()
+    yield from peepholes()
+    yield from activations()
+
+
+def of_lengths():
+    for op in GATES:
+        yield recurrent("lengths", op, lengths=True, outputs=OUTPUTS[op], is_long=True)
+        yield recurrent(
+            "lengths both ways", op, lengths=True, outputs=OUTPUTS[op], directions=2, attributes=BIDIRECTIONAL
+        )
+        yield recurrent(
+            "lengths reversed, last state",
+            op,
+            lengths=True,
+            states=False,
+            bias=False,
+            outputs=("yh",),
+            attributes='direction = "reverse"',
+            is_long=True,
+        )
+    yield recurrent(
+        "lengths, linear before reset",
+        "GRU",
+        lengths=True,
+        attributes="linear_before_reset = 1, layout = 1, clip = 0.7",
+    )
+
+
+def peepholes():
+    yield recurrent("peepholes", "LSTM", peepholes=True, outputs=OUTPUTS["LSTM"])
+    yield recurrent("coupled gates", "LSTM", outputs=OUTPUTS["LSTM"], attributes="input_forget = 1")
+    yield recurrent(
+        "coupled gates, peepholes, lengths both ways",
+        "LSTM",
+        directions=2,
+        lengths=True,
+        peepholes=True,
+        outputs=("y", "yc"),
+        attributes=f"input_forget = 1, {BIDIRECTIONAL}",
+    )
+    yield recurrent(
+        "peepholes, lengths, clip",
+        "LSTM",
+        states=False,
+        bias=False,
+        lengths=True,
+        peepholes=True,
+        attributes='direction = "reverse", clip = 0.6',
+    )
+
+
+NUMBERS = {"alpha": [0.4, 0.3, 0.7, 0.6], "beta": [0.1, 0.8, 0.2, 0.3]}
+
+
+def activations():
+    numbers = ", ".join(f"activation_{word} = {values}" for word, values in NUMBERS.items())
+    for op, names in (
+        ("LSTM", ["HardSigmoid", "ScaledTanh", "Softsign", "Sigmoid", "Affine", "Elu"]),
+        ("LSTM", ["Softplus", "LeakyRelu", "Relu", "Relu", "ThresholdedRelu", "Tanh"]),
+        ("GRU", ["HardSigmoid", "Elu", "Softsign", "ScaledTanh"]),
+        ("GRU", ["Tanh", "ThresholdedRelu", "Sigmoid", "Softplus"]),
+        ("GRU", ["Sigmoid", "Relu", "Relu", "Affine"]),
+    ):
+        yield of_names(op, names, f'direction = "bidirectional", {numbers}')
+    # ONNX Runtime's RNN takes those of the direction, ONNX the next ones.
+    for alpha, beta, names in (
+        ([0.4, 0.3], [0.1, 0.8], ["Affine", "ScaledTanh"]),
+        ([0.4, 0.3], [0.1, 0.1], ["Elu", "HardSigmoid"]),
+        ([0.4, 0.3], [], ["LeakyRelu", "ThresholdedRelu"]),
+        ([], [], ["Softplus", "Softsign"]),
+    ):
+        numbers = ", ".join(
+            f"activation_{word} = {values}" for word, values in (("alpha", alpha), ("beta", beta)) if values
+        )
+        yield of_names("RNN", names, f'direction = "bidirectional"{", " * bool(numbers)}{numbers}')
+    for op in GATES:
+        yield recurrent("clip", op, outputs=("y", "yh"), attributes="clip = 0.5")
+    yield recurrent("clip, linear before reset", "GRU", attributes="clip = 0.5, linear_before_reset = 1")
+    yield recurrent("default of alpha", "GRU", attributes='activations = ["hardsigmoid", "leakyrelu"]')
+    yield recurrent("two names", "RNN", attributes='activations = ["Tanh", "Relu"]')
+
+
+def of_names(op, names, attributes):
+    """A node with these activations."""
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return recurrent(", ".join(names), op, directions=2, attributes=f"activations = [{quoted}], {attributes}")
 
 
 CASES = [*cases()]
