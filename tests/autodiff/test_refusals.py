@@ -74,6 +74,10 @@ REFUSED = {
         ),
         r"it has dilations \[1, 1, 2\]; expected two spatial dimensions",
     ),
+    "mean and variance over no axes": (
+        case("float[N, 3] x", "y = MeanVarianceNormalization <axes : ints = []> (x)"),
+        "its axes are empty",
+    ),
     "p-norm pool, p = 0": (
         case("float[N, 2, 6] x", "y = LpPool <kernel_shape = [2], p = 0> (x)"),
         "its p is 0; expected 1 or more",

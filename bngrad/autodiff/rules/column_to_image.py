@@ -40,11 +40,11 @@ def col2im(back: Backward) -> Gradients:
 
 def _places(back: Backward, axis: int, sizes: ir.Value, stride: int, dilation: int) -> ir.Value:
     """Returns the places along a spatial axis, of each element of each block."""
-    zero, one = back.int64(0), back.int64(1)
+    zero, unit = back.int64(0), back.int64(1)
     step = back.int64(dilation)
     count = back.op("Gather", back.x(2), back.int64(axis))
-    elements = back.op("Mul", back.op("Range", zero, count, one), step)
-    length = back.op("Mul", back.op("Sub", count, one), step)
+    elements = back.op("Mul", back.op("Range", zero, count, unit), step)
+    length = back.op("Mul", back.op("Sub", count, unit), step)
     size = back.op("Gather", sizes, back.int64(2 + axis))
     blocks = back.op("Range", zero, back.op("Sub", size, length), back.int64(stride))
     return back.op("Add", back.op("Unsqueeze", elements, back.int64([1])), blocks)

@@ -26,7 +26,10 @@ def mean_variance_normalization(back: Backward) -> Gradients:
     Where std is 0, the third term is 0.
     """
     x, dtype = back.x(0), statistics_dtype(back.x(0))
-    axes = back.int64(list(back.attribute("axes", [0, 2, 3])))
+    numbers = list(back.attribute("axes", [0, 2, 3]))
+    if not numbers:
+        back.refuse("its axes are empty, which runtimes read differently; expected one or more")
+    axes = back.int64(numbers)
 
     def mean(value: ir.Value) -> ir.Value:
         return back.op("ReduceMean", value, axes, keepdims=1)
