@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from bngrad.graph.node_reader import constant_of
+from bngrad.graph.subgraphs import captured_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +27,7 @@ def contradiction(node: ir.Node, opset_imports: Mapping[str, int]) -> str | None
 
     A model of only this node is inferred as by the checker.
     """
-    values = {value for value in node.inputs if value is not None}
+    values = {*(value for value in node.inputs if value is not None), *captured_values(node)}
     if node.domain or any(value.type is None for value in values):
         return None
     data = {value: tensor for value in values if (tensor := _data(value)) is not None}

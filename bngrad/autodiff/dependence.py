@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.control_flow.branches import branches_of
 from bngrad.autodiff.control_flow.repetition import repetition
-from bngrad.autodiff.edges import can_have_gradient, reads, rule_of
-from bngrad.graph.subgraphs import subgraphs
+from bngrad.autodiff.edges import can_have_gradient, reads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,17 +61,18 @@ def reaching(outputs: Iterable[ir.Value], moving: set[ir.Value]) -> set[ir.Value
 
 
 def _moving_outputs(node: ir.Node, moving: set[ir.Value]) -> Iterator[ir.Value]:
-    loop = repetition(node)
-    if rule_of(node) is None or not (loop or node.op_type == "If"):
-        yield from node.outputs
-        return
+    loop, branches = repetition(node), branches_of(node)
     if loop is not None:
         inside = moving_in_body(node, moving)
         # Without any step, the states are the first ones.
         states = [loop.body.inputs[index] for index in loop.state_inputs]
         results = [*states, *(loop.result(index) for index in loop.scan_outputs)]
         yield from (value for value, result in zip(node.outputs, results, strict=False) if result in inside)
-        return
-    for body in subgraphs(node):
-        inside = moving_values(body, moving)
-        yield from (value for value, result in zip(node.outputs, body.outputs, strict=True) if result in inside)
+    elif branches is not None:
+        for body in branches:
+            inside = moving_values(body, moving)
+            yield from (
+                value for value, result in zip(node.outputs, body.outputs, strict=True) if result in inside
+            )
+    else:
+        yield from node.outputs

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.node_reader import constant_of
 from bngrad.graph.same_values import SAME_VALUES, readers, source_of
+from bngrad.graph.subgraphs import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,7 +42,7 @@ _BEFORE_SIGMOID = (math.sqrt(0.5), math.sqrt(2), math.sqrt(2 / math.pi), 0.04471
 
 def formula_numbers(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
     """Yields the uses of such numbers, as nodes and indices of inputs."""
-    for node in graph:
+    for node in nodes_of(graph):
         is_number_of = _FORMULAS.get(node.op_type)
         if is_number_of is None or node.domain:
             continue

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.same_values import source_of
+from bngrad.graph.subgraphs import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def is_quantization(node: ir.Node) -> bool:
 
 def scales(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
     """Yields the uses of numbers as scales, zero points and biases of quantized values."""
-    for node in graph:
+    for node in nodes_of(graph):
         if is_quantization(node):
             yield from ((node, index) for index in range(node.op_type in _QUANTIZERS, len(node.inputs)))
         elif node.op_type in ("Mul", "Sub") and len(node.inputs) == _OPERANDS:

@@ -21,6 +21,7 @@ from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.node_reader import constant_of
 from bngrad.graph.same_values import SAME_VALUES, readers, source_of
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.graph.torch_records import PARAMETER, folded_from, recorded_kinds
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
@@ -113,7 +114,7 @@ def _is_half_of_one_hot(node: ir.Node) -> bool:
 
 def _spelled_out_statistics(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
     """Yields the uses of a mean or variance by a batch norm in inference mode that is spelled in arithmetic."""
-    for node in graph:
+    for node in nodes_of(graph):
         add, index = _shifted_variance(node)
         if add is not None:
             yield add, index

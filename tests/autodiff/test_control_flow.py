@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
-from autodiff.small_models import X, differentiated, gradients, summed
+import bngrad
+from autodiff.small_models import X, differentiated, gradients, output_names, summed
 from bngrad.errors import UnsupportedNodeError
+from bngrad.validation.float64 import evaluate
 
 C = "z = Constant <value = float {0}> () m = ReduceMax <keepdims = 0> (x) c = Greater (m, z)"
 """The condition of a branch, which is true for `X`."""
@@ -152,3 +155,58 @@ def test_refused_in_a_loop(name):
     forward, message = REFUSED_IN_LOOP[name]
     with pytest.raises(UnsupportedNodeError, match=message):
         differentiated(forward, wrt=["x"])
+
+
+def test_second_derivatives_of_the_unrolled_graph():
+    inputs = {name: f"float[{size}] {name}" for name, size in (("x", "3, 2"), ("h0", "2"), ("w", "2, 2"))}
+    results = []
+    for body in (LOOPED, UNROLLED):
+        forward = summed(", ".join(inputs.values()), body, initializers=INDICES)
+        model = bngrad.hvp(forward, loss="loss", wrt=[*inputs])
+        shapes = {
+            value.name: [size.dim_value for size in value.type.tensor_type.shape.dim]
+            for value in model.graph.input
+        }
+        feeds = {
+            name: np.random.default_rng(len(name)).standard_normal(shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+        results.append(evaluate(model, feeds, [f"{name}_hvp" for name in inputs]))
+    *got, want = results
+    for values in got:
+        for name, array in want.items():
+            np.testing.assert_allclose(values[name], array, rtol=1e-6, atol=1e-9, err_msg=name)
+
+
+def test_numbers_of_a_formula_in_a_body_are_no_weights():
+    nodes = """q = Mul (s, s) v = ReduceMean <keepdims = 1> (q) e = Add (v, eps) d = Sqrt (e) n = Div (s, d)
+        t = Mul (n, w)"""
+    text = f"""m = Constant <value_int = 2> () h = Loop <body = f (int64 i, bool go, float[3] s) =>
+        (bool on, float[3] t) {{ on = Identity (go) {nodes} }}> (m, , x) y = Mul (h, h)"""
+    forward = summed("float[3] x", text, initializers="float eps = {0.00001}, float[3] w = {1, 2, 3}")
+    assert output_names(differentiated(forward)) == ["loss", "w_grad"]
+
+
+OTHER_BODIES = {
+    "two outputs of three": f"""{C} y, k = If (c) <then_branch = t () => (float[3] p) {{ p = Exp (x) }},
+        else_branch = e () => (float[3] q) {{ q = Neg (x) }}>""",
+    "a state that the body lacks": """m = Constant <value_int = 2> () y = Loop <body = f (int64 i, bool go, s)
+        => (bool on, float[3] t) { on = Identity (go) t = Mul (s, x) }> (m, , x, x)""",
+    "no scan input": "y = Scan <num_scan_inputs = 0, body = f (float[3] s) => (float[3] t) { t = Exp (s) }> (x)",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_BODIES)
+def test_a_body_with_other_inputs_or_outputs_is_refused(name):
+    forward = summed("float[3] x", OTHER_BODIES[name])
+    forward.graph.value_info.append(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3]))
+    message = r"^(If|Loop|Scan) node 'y' .* cannot be differentiated: .*(contradict|not those of its body)"
+    with pytest.raises(UnsupportedNodeError, match=message):
+        differentiated(forward, wrt=["x"])
+
+
+def test_a_branch_of_a_model_that_contradicts_itself_elsewhere():
+    forward = branch("p = Exp (x)")
+    forward.graph.node.append(onnx.helper.make_node("Add", ["x", "four"], ["beside"]))
+    forward.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float32), "four"))
+    assert output_names(differentiated(forward, wrt=["x"])) == ["loss", "x_grad"]

@@ -46,7 +46,8 @@ def one_percent_more(rule: Rule) -> Rule:
         result: list[ir.Value | None] = []
         for index, value in enumerate(rule.gradients(back)):
             if value is not None:
-                x = back.x(index)
+                operands = [*back.node.inputs, *back.captured]
+                x = operands[index]
                 value.type, value.shape = value.type or x.type, value.shape or x.shape
                 result.append(back.op("Mul", value, like(back, 1.01, x)))
             else:

@@ -15,7 +15,7 @@ from bngrad.graph.subgraphs import detach, nodes_of, subgraphs
 from bngrad.opset.gradient_names import gradient_node_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bngrad.autodiff.backward import Backward
     from bngrad.graph.builder import NodeMaker
@@ -81,6 +81,17 @@ class BodyCopy:
                     f"its gradient would draw the random numbers of {describe(node)}, in its body, once more; "
                     "expected a body without random ops"
                 )
+
+
+def require_tensors(back: Backward, values: Iterable[ir.Value]) -> None:
+    """Refuses a node one of whose values with a gradient is a sequence or optional.
+
+    Raises:
+        NoGradientError: There is one.
+    """
+    for value in values:
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            back.refuse(f"its value {value.name!r} is no tensor, but {value.type}; expected a tensor")
 
 
 def zeros_like(make: NodeMaker, value: ir.Value) -> ir.Value:

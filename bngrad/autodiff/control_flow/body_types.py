@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.autodiff.control_flow.branches import branches_of
 from bngrad.autodiff.control_flow.repetition import Repetition, repetition
 from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.passes.prepare.complete_types import infer_outputs
@@ -41,12 +42,11 @@ def _complete(graph: ir.Graph, model: ir.Model) -> None:
         if loop is not None:
             _complete_loop(loop, model)
         elif any(True for _ in subgraphs(node)):
-            bodies = list(subgraphs(node))
-            for body in bodies:
+            for body in subgraphs(node):
                 _complete(body, model)
-            if not node.domain and node.op_type == "If":
-                for value, *results in zip(node.outputs, *(body.outputs for body in bodies), strict=True):
-                    _fill(value, _common([result.shape for result in results]))
+            branches = [body.outputs for body in branches_of(node) or ()]
+            for value, *results in zip(node.outputs, *branches, strict=True) if branches else ():
+                _fill(value, _common([result.shape for result in results]))
         elif any(value.shape is None for value in node.outputs if value.name):
             infer_outputs(node, model)
 

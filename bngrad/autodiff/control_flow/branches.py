@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bngrad.autodiff.control_flow.body_copy import BodyCopy, zeros_like
+from bngrad.autodiff.control_flow.body_copy import BodyCopy, require_tensors, zeros_like
+from bngrad.autodiff.control_flow.repetition import body_of
 from bngrad.graph.signs import is_singular
 from bngrad.graph.subgraphs import nodes_of
 
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
-_BRANCHES = ("then_branch", "else_branch")
+BRANCHES = ("then_branch", "else_branch")
+
+
+def branches_of(node: ir.Node) -> list[ir.Graph] | None:
+    """Returns the branches of an If; None for another node, and if a branch has other outputs than the node."""
+    if node.domain or node.op_type != "If" or len(node.inputs) != 1 or node.inputs[0] is None:
+        return None
+    bodies = [body for name in BRANCHES if (body := body_of(node, name)) is not None]
+    fits = len(bodies) == len(BRANCHES) and all(len(body.outputs) == len(node.outputs) for body in bodies)
+    return bodies if fits else None
 
 
 def gradients_of_if(back: Backward) -> Gradients:
@@ -24,7 +34,10 @@ def gradients_of_if(back: Backward) -> Gradients:
     node, captured = back.node, back.captured
     first = len(node.inputs)
     wrt = [value for index, value in enumerate(captured, first) if back.needs(index)]
-    bodies = [node.attributes[name].as_graph() for name in _BRANCHES]
+    require_tensors(back, wrt)
+    bodies = branches_of(node)
+    if bodies is None:
+        back.refuse("its outputs are not those of its branches; expected as many")
     copies = [BodyCopy(back, body) for body in bodies]
     branches = [_gradients(back, copy, wrt) for copy in copies]
     back.unbounded |= any(map(is_singular, (inner for body in bodies for inner in nodes_of(body))))
@@ -36,7 +49,7 @@ def gradients_of_if(back: Backward) -> Gradients:
             copy.discard()
         return [None] * (first + len(captured))
     graphs: dict[str, Any] = {}
-    for name, copy, gradients in zip(_BRANCHES, copies, branches, strict=True):
+    for name, copy, gradients in zip(BRANCHES, copies, branches, strict=True):
         by_value = dict(zip(wrt, gradients, strict=True))
         outputs = [
             zeros_like(copy.make, value) if (gradient := by_value[value]) is None else gradient

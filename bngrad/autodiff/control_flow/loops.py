@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
 
-from bngrad.autodiff.control_flow.body_copy import BodyCopy, zeros_like
+from bngrad.autodiff.control_flow.body_copy import BodyCopy, require_tensors, zeros_like
 from bngrad.autodiff.control_flow.body_types import CHANGES_SHAPE
 from bngrad.autodiff.control_flow.repetition import IN_ORDER
 from bngrad.graph.signs import is_singular
@@ -47,6 +47,7 @@ def gradients_of_loop(back: Backward, loop: Repetition, kind: type[Steps]) -> Gr
     captured = [value for index, value in enumerate(back.captured, count) if back.needs(index)]
     elements = [index for index in loop.element_inputs if back.needs(index)]
     flow = _flow(back, loop)
+    require_tensors(back, [*(loop.body.inputs[loop.state_inputs[number]] for number in flow.states), *captured])
     back.unbounded |= any(map(is_singular, nodes_of(loop.body)))
     copy = BodyCopy(back, loop.body)
     inputs = list(copy.graph.inputs)

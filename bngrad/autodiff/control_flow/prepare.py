@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.autodiff.control_flow.branches import branches_of
 from bngrad.graph.constant_value import fixed_value
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
@@ -40,12 +41,13 @@ def fold_branches(model: ir.Model) -> bool:
 
 
 def _chosen_branch(node: ir.Node, *, by_shapes: bool) -> ir.Graph | None:
-    if (node.domain, node.op_type) != ("", "If") or node.inputs[0] is None:
+    branches = branches_of(node)
+    if branches is None or node.inputs[0] is None:
         return None
     condition = fixed_value(node.inputs[0], by_shapes=by_shapes)
     if condition is None or condition.size != 1:
         return None
-    return node.attributes["then_branch" if condition.numpy().item() else "else_branch"].as_graph()
+    return branches[0 if condition.numpy().item() else 1]
 
 
 def _inline(node: ir.Node, branch: ir.Graph, names: Names, used: Counter[str | None]) -> None:

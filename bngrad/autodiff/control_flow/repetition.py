@@ -38,14 +38,6 @@ class Repetition(NamedTuple):
     states: int
     """The number of states; they are the first outputs of the node."""
 
-    @classmethod
-    def of(cls, node: ir.Node) -> Repetition:
-        """Returns the repetition that a Loop or Scan is."""
-        body = node.attributes["body"].as_graph()
-        if node.op_type == "Loop":
-            return cls(node, body, 2, 1, len(body.inputs) - 2)
-        return cls(node, body, 0, 0, len(body.inputs) - int(read_attribute(node, "num_scan_inputs", 1)))
-
     @property
     def state_inputs(self) -> range:
         """The indices of the states among the inputs of node and body, in the order of the outputs."""
@@ -102,8 +94,44 @@ class Repetition(NamedTuple):
 
 
 def repetition(node: ir.Node) -> Repetition | None:
-    """Returns a Loop or Scan of the default domain as a repetition; None for another node."""
-    return Repetition.of(node) if not node.domain and node.op_type in ("Loop", "Scan") else None
+    """Returns a Loop or Scan of the default domain as a repetition; None for another node.
+
+    None also for one that is not valid: whose body has other inputs or outputs than it needs.
+    """
+    if node.domain or node.op_type not in ("Loop", "Scan"):
+        return None
+    body = body_of(node, "body")
+    if body is None:
+        return None
+    count = len(body.inputs)
+    if node.op_type == "Loop":
+        loop = Repetition(node, body, 2, 1, count - 2)
+        fits = len(node.inputs) == count or (count == loop.first and len(node.inputs) <= count)
+    else:
+        scanned = int(read_attribute(node, "num_scan_inputs", 1))
+        loop = Repetition(node, body, 0, 0, count - scanned)
+        fits = scanned > 0 and len(node.inputs) == count
+    outputs = len(body.outputs) - loop.lead
+    fits &= loop.states >= 0 and loop.states <= outputs and len(node.outputs) <= outputs
+    return loop if fits and None not in node.inputs[loop.first :] and _has_valid_slices(loop) else None
+
+
+def body_of(node: ir.Node, name: str) -> ir.Graph | None:
+    """Returns the graph that an attribute of a node is; None if it is none."""
+    attribute = node.attributes.get(name)
+    if attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.GRAPH:
+        return None
+    return attribute.as_graph()
+
+
+def _has_valid_slices(loop: Repetition) -> bool:
+    """Returns whether the attributes of a Scan state the axis and direction of each sequence, or of none."""
+    numbers = {"scan_input": len(loop.element_inputs), "scan_output": len(loop.scan_outputs)}
+    return loop.node.op_type == "Loop" or all(
+        len(_numbers(loop.node, f"{which}_{what}")) in (0, number)
+        for which, number in numbers.items()
+        for what in ("axes", "directions")
+    )
 
 
 def _numbers(node: ir.Node, name: str) -> Sequence[int]:

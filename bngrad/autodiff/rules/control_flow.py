@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from bngrad.autodiff.control_flow.branches import gradients_of_if
 from bngrad.autodiff.control_flow.loops import gradients_of_loop
-from bngrad.autodiff.control_flow.repetition import Repetition
+from bngrad.autodiff.control_flow.repetition import repetition
 from bngrad.autodiff.control_flow.steps import LoopSteps, ScanSteps
 from bngrad.autodiff.rule import gradient
 from bngrad.opset.op_attributes import ANY
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.control_flow.steps import Steps
     from bngrad.autodiff.rule import Gradients
 
 _VERSIONS = (16, 19, 21, 23, 24, 25)
@@ -44,10 +45,17 @@ def scan(back: Backward) -> Gradients:
 
     In the other direction, dH, dx and the w of this step = df(dH', dy), and dw is the sum over the steps.
     """
-    return gradients_of_loop(back, Repetition.of(back.node), ScanSteps)
+    return _of_repetition(back, ScanSteps)
 
 
 @gradient("Loop", inputs=None, versions=_VERSIONS, attributes={"body": ANY})
 def loop(back: Backward) -> Gradients:
     """The same as Scan without scan inputs, by a Loop of as many steps as were done."""
-    return gradients_of_loop(back, Repetition.of(back.node), LoopSteps)
+    return _of_repetition(back, LoopSteps)
+
+
+def _of_repetition(back: Backward, kind: type[Steps]) -> Gradients:
+    repeated = repetition(back.node)
+    if repeated is None:
+        back.refuse("its inputs and outputs are not those of its body; expected as many")
+    return gradients_of_loop(back, repeated, kind)
