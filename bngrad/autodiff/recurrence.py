@@ -36,7 +36,7 @@ class Direction(NamedTuple):
     number: int
     is_reversed: bool
     goes_on: ir.Value | None
-    """True where a sequence is not yet over, [T, N, 1]; None if all have the same length."""
+    """True where a sequence is not yet over, [T + 1, N, 1]; None if all have the same length."""
     is_empty: ir.Value | None
     """True where a sequence has the length 0, [N, 1]."""
 
@@ -50,8 +50,21 @@ class Direction(NamedTuple):
         return value if self.goes_on is None else self.back.op("Where", self.goes_on, value, other)
 
     def sequence(self, value: ir.Value) -> ir.Value:
-        """Converts values of all steps, along axis 0, to the order of this direction, or back."""
+        """Converts values of all steps, along axis 0, to the order of this direction.
+
+        Sequences of unequal lengths get another step, at which all are over: ONNX Runtime has no Scan over none.
+        """
+        if self.goes_on is not None:
+            value = self.back.op("Pad", value, self.back.int64([0, 0, 0, 1, 0, 0]))
         return _flipped(self.back, value) if self.is_reversed else value
+
+    def in_time(self, value: ir.Value) -> ir.Value:
+        """Converts values of all steps back to the order of time."""
+        if self.is_reversed:
+            value = _flipped(self.back, value)
+        if self.goes_on is None:
+            return value
+        return self.back.op("Slice", value, *(self.back.int64([number]) for number in (0, -1, 0)))
 
     def own(self, value: ir.Value, axis: int = 0) -> ir.Value:
         """Returns the part of a value that belongs to this direction."""
@@ -110,7 +123,8 @@ def directions(back: Backward) -> list[Direction]:
         lengths = back.op("Unsqueeze", back.cast(back.x(_LENGTHS), ir.DataType.INT64), back.int64([1]))
         is_empty = back.op("Equal", lengths, back.int64(0))
         steps = back.op("Gather", back.op("Shape", back.x(0)), back.int64(0))
-        times = back.op("Range", back.int64(0), steps, back.int64(1))
+        more = back.op("Add", steps, back.int64(1))
+        times = back.op("Range", back.int64(0), more, back.int64(1))
         goes_on = back.op("Less", back.op("Unsqueeze", times, back.int64([1, 2])), lengths)
         goes_on.dtype = ir.DataType.BOOL
     return [
@@ -227,7 +241,7 @@ def of_weights(
     back = direction.back
     biases = [back.op("ReduceSum", d, back.int64([0, 1]), keepdims=0) for d in (of_x, of_h)]
     return {
-        "x": direction.sequence(back.op("MatMul", of_x, w)),
+        "x": direction.in_time(back.op("MatMul", of_x, w)),
         "w": outer(back, of_x, x),
         "r": outer(back, of_h, h),
         "b": back.op("Concat", *biases, axis=0),

@@ -49,7 +49,7 @@ def recurrent(name, op, *, states=True, bias=True, outputs=("y",), directions=1,
     types = ", ".join(f"{element}[{shape}] {value}" for value, shape in inputs.items())
     if lengths:
         types += ", int32[N] n"
-        more |= {"dims": LENGTHS, "draw": {"n": lambda _, shape: np.array([1, 2, 0, 2])[: shape[0]]}}
+        more = {"dims": LENGTHS, "draw": {"n": lambda _, shape: np.array([1, 2, 0, 2])[: shape[0]]}} | more
     return Case(
         f"{op} {name}", types, body, tuple(inputs), outputs, **{"dims": SIZES, "oracle": NOT_LOWERED} | more
     )
@@ -95,6 +95,17 @@ def of_lengths():
         yield recurrent("lengths", op, lengths=True, outputs=OUTPUTS[op], is_long=True)
         yield recurrent(
             "lengths both ways", op, lengths=True, outputs=OUTPUTS[op], directions=2, attributes=BIDIRECTIONAL
+        )
+        yield recurrent(
+            "no steps",
+            op,
+            lengths=True,
+            outputs=OUTPUTS[op],
+            directions=2,
+            attributes=BIDIRECTIONAL,
+            dims=({"T": 0, "N": 2},),
+            draw={"n": lambda _, shape: np.zeros(shape)},
+            is_long=op != "LSTM",
         )
         yield recurrent(
             "lengths reversed, last state",
