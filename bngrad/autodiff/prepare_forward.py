@@ -38,11 +38,12 @@ from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
 from bngrad.autodiff.torch_gradients import refuse_fake_quantization, with_torch_gradients
 from bngrad.autodiff.torch_numbers import with_torch_numbers
 from bngrad.autodiff.weights import default_weights
-from bngrad.errors import ModelError
+from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph
+from bngrad.graph.pool_windows import windows_beyond
 from bngrad.graph.same_values import origin
 from bngrad.graph.torch_records import recorded_mode
 from bngrad.opset.functions import DOMAIN, FUNCTIONS
@@ -95,6 +96,7 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
         InferTypesPass()(model)
     infer_bodies(model)
     require_possible(model)
+    _refuse_windows_beyond(model)
     StableLogsPass(names)(model)
     require_parameters(model)
     graph = model.graph
@@ -113,6 +115,12 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
 def _values(graph: ir.Graph, names: Sequence[str]) -> list[ir.Value]:
     """Returns the inputs and initializers of some names."""
     return [value for value in (*graph.inputs, *graph.initializers.values()) if value.name in names]
+
+
+def _refuse_windows_beyond(model: ir.Model) -> None:
+    for node in all_nodes(model):
+        if reason := windows_beyond(node):
+            raise UnsupportedNodeError(f"{describe(node)} cannot be differentiated: {reason}")
 
 
 def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir.Model, Names]:

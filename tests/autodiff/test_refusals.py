@@ -110,6 +110,15 @@ REFUSED = {
         ),
         "3 windows along axis 2, but ONNX Runtime computes 2",
     ),
+    "max pool, the same beside the gradient": (
+        case(
+            "float[1, 2, 3, 3] x, float[2, 3, 1] w",
+            'p = MaxPool <auto_pad = "VALID", ceil_mode = 1, kernel_shape = [1, 1], strides = [1, 3]> (x) '
+            "y = Add (w, p)",
+            wrt=("w",),
+        ),
+        "2 windows along axis 3, but ONNX Runtime computes 1",
+    ),
     "transposed convolution to less than its data, of which onnx infers no spatial dimensions": (
         case(
             "float[1, 1, 5, 1] x, float[1, 1, 2, 3] w, float[1, 1, 4, 3] k",

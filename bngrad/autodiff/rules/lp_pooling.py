@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.rule import gradient
-from bngrad.autodiff.rules.pooling import refuse_dilated_same, refuse_windows_beyond
+from bngrad.autodiff.rules.pooling import refuse_dilated_same
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.node_reader import like
 from bngrad.graph.shapes import shape_of
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 def lp_pool(back: Backward) -> Gradients:
     """dX as above; AveragePoolGrad adds up, of dY / Y^(p - 1) times the number of elements that it divides by."""
     refuse_dilated_same(back)
-    refuse_windows_beyond(back)
     x, share, dtype = back.x(0), _share(back), statistics_dtype(back.x(0))
     kernel, loose = list(back.attribute("kernel_shape", [])), bool(back.attribute("ceil_mode", 0))
     attributes = {name: value for name, value in back.attributes().items() if name != "p"}
