@@ -112,7 +112,8 @@ def if_(b: Sketch) -> list[Value]:
 
 
 def scan(b: Sketch) -> list[Value]:
-    draw, steps = b.draw, b.dim(1, 4)
+    draw = b.draw
+    steps = draw.randint(1, 4)  # ONNX Runtime runs none without a step
     states = [b.of_shape(b.dims(draw.randint(0, 3))) for _ in range(draw.choice([0, 1, 1, 2]))]
     shapes = [b.dims(draw.randint(0, 2)) for _ in range(draw.choice([1, 1, 2]))]
     axes = [draw.randint(0, len(shape)) for shape in shapes]
