@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
@@ -10,7 +11,7 @@ from bngrad.autodiff.rule import NEW_TYPES, gradient
 from bngrad.graph.batch_norm_terms import cast_like, statistics_dtype
 from bngrad.graph.linear_map import identity, pull_back
 from bngrad.graph.pads import pads_of_all_axes
-from bngrad.graph.shapes import dimension_of, shape_of, zeros
+from bngrad.graph.shapes import dimension_of, known_dimension, shape_of, zeros
 from bngrad.opset.op_attributes import ANY, RESIZE
 from bngrad.passes.lower.resize import SAME_FOR_A_MATRIX
 
@@ -119,10 +120,7 @@ def _keeping_aspect_ratio(back: Backward, policy: str) -> ir.Value:
         back.refuse("it has antialias and mode 'nearest'; expected linear or cubic")
     x, sizes, rank = back.x(0), back.x(3), back.rank(back.x(0))
     axes = [axis % rank for axis in back.attribute("axes", range(rank))]
-    before = back.op("Gather", shape_of(back, x), back.int64(axes))
-    ratios = back.op("Div", *(back.op("Cast", value, to=int(ir.DataType.FLOAT)) for value in (sizes, before)))
-    decisive = back.op("ArgMin" if policy == "not_larger" else "ArgMax", ratios, axis=0)
-    old, new = (back.op("Gather", value, decisive) for value in (before, sizes))
+    old, new = _decisive_sizes(back, axes, policy)
     attributes = {name: back.attributes()[name] for name in SAME_FOR_A_MATRIX if name in back.attributes()}
     matrices = {}
     for place, axis in enumerate(axes):
@@ -136,3 +134,18 @@ def _keeping_aspect_ratio(back: Backward, policy: str) -> ir.Value:
         column = back.op("Gather", resized, back.int64(0), axis=3)
         matrices[axis] = back.op("Squeeze", column, back.int64([1]))
     return pull_back(back, back.dY, matrices, x, rank)
+
+
+def _decisive_sizes(back: Backward, axes: list[int], policy: str) -> tuple[ir.Value, ir.Value]:
+    """Returns the sizes whose quotient is the scale of all axes, in lowest terms if they are known."""
+    x, is_least = back.x(0), policy == "not_larger"
+    numbers, lengths = back.known_int64(3), [known_dimension(x, axis) for axis in axes]
+    pairs = [(old, new) for old, new in zip(lengths, numbers or (), strict=False) if old]
+    if len(pairs) == len(axes):
+        old, new = (min if is_least else max)(pairs, key=lambda pair: pair[1] / pair[0])
+        common = gcd(old, new)
+        return back.int64([old // common]), back.int64([new // common])
+    before, after = back.op("Gather", shape_of(back, x), back.int64(axes)), back.x(3)
+    ratios = back.op("Div", *(back.op("Cast", value, to=int(ir.DataType.FLOAT)) for value in (after, before)))
+    decisive = back.op("ArgMin" if is_least else "ArgMax", ratios, axis=0)
+    return back.op("Gather", before, decisive), back.op("Gather", after, decisive)
