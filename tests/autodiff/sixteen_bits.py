@@ -8,6 +8,8 @@ from __future__ import annotations
 from autodiff.cases import (
     attention,
     convolution,
+    deformable,
+    fourier,
     indexing,
     loss,
     matrix,
@@ -44,6 +46,8 @@ NO_KERNEL = {
 BFLOAT16 = {
     **some(attention.CASES, lambda case: not case.is_long),
     **some(convolution.CASES, at_opset_22),
+    **some(deformable.CASES, at_opset_22),
+    **some(fourier.CASES, lambda case: "C]" not in case.inputs),
     **some(indexing.CASES, lambda case: case.name not in NO_KERNEL and case not in indexing.CHOICES),
     **some(pooling.CASES, at_opset_22),
     **some(
@@ -60,6 +64,7 @@ BFLOAT16 = {
 }
 FLOAT16 = {
     **BFLOAT16,
+    **some(deformable.CASES),
     **some(indexing.CHOICES, lambda case: not case.name.startswith("unique")),
     **some(loss.CASES, lambda case: not any(word in case.name for word in ("sum", "none", "opset")), size=-1),
     **some(matrix.CASES, size=-1),

@@ -327,6 +327,9 @@ def _samples():
         for padding in ("zeros", "border", "reflection"):
             attributes = {"mode": mode, "padding_mode": padding, "align_corners": int(padding == "border")}
             yield Case("GridSample", f"{mode}-{padding}", (values(2, 3, 4, 5), values(2, 3, 2, 2)), attributes)
+    groups = {"group": 2, "offset_group": 2, "pads": [1, 0, 1, 0], "strides": [1, 1]}
+    inputs = (values(2, 4, 3, 4), values(4, 2, 3, 1), values(2, 12, 3, 4), values(4), values(2, 6, 3, 4))
+    yield Case("DeformConv", "groups", inputs, groups, opset=19)
 
 
 def _recurrences():

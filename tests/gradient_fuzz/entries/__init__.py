@@ -16,6 +16,7 @@ from bngrad.autodiff.rules import RULES
 from gradient_fuzz.entries import (
     attention,
     control_flow,
+    deformable,
     elementwise,
     fourier,
     indexing,
@@ -60,6 +61,7 @@ def plain_ops() -> Iterator[str]:
 OWN: dict[tuple[str, str], Entry] = {
     **attention.ENTRIES,
     **control_flow.ENTRIES,
+    **deformable.ENTRIES,
     **elementwise.ENTRIES,
     **fourier.ENTRIES,
     **indexing.ENTRIES,
