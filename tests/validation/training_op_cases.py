@@ -323,6 +323,9 @@ def _resizes():
 
 
 def _samples():
+    for align in (0, 1):
+        attributes = {"align_corners": align}
+        yield Case("AffineGrid", f"align{align}", (values(2, 2, 3), ints(2, 1, 3, 4)), attributes, opset=20)
     for mode in ("bilinear", "nearest", "bicubic"):
         for padding in ("zeros", "border", "reflection"):
             attributes = {"mode": mode, "padding_mode": padding, "align_corners": int(padding == "border")}
