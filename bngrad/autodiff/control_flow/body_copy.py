@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from bngrad.graph.builder import NodeMaker
 
 
+_RANDOM_WORDS = ("Dropout", "Random", "Sampling")
+
+
 class BodyCopy:
     """A copy of a body of a node, to which gradient nodes are added.
 
@@ -115,6 +118,9 @@ def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _draws(node: ir.Node) -> bool:
-    if node.domain or node.op_type not in RANDOM_OPS:
+    """Returns whether a node may draw random numbers; an op of another domain by its name, as BiasDropout."""
+    if node.domain:
+        return any(word in node.op_type for word in _RANDOM_WORDS) and not node.op_type.endswith("Grad")
+    if node.op_type not in RANDOM_OPS:
         return False
     return node.op_type != "Dropout" or not is_off(node.inputs[2] if len(node.inputs) > 2 else None)

@@ -106,8 +106,9 @@ def _seeds(
     seeds, states = {}, []
     for number in flow.states:
         dY = back.all_dY[number] if number < len(back.all_dY) else None
-        last = zeros_like(back, back.y(number)) if dY is None else dY
-        state = steps.state(last, f"state_{number}", copy.graph.inputs[loop.state_inputs[number]])
+        before, final = copy.graph.inputs[loop.state_inputs[number]], back.y(number)
+        final.type = final.type or before.type  # none if the node leaves it out
+        state = steps.state(zeros_like(back, final) if dY is None else dY, f"state_{number}", before)
         seeds[copy.result(loop.lead + number)] = state
         states.append(state)
     for index in flow.elements:

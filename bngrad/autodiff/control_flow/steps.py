@@ -60,7 +60,10 @@ class Steps(abc.ABC):
         """Adds a scan output to the forward loop: an input of its body in each step."""
         names, prefix = self._back.names, f"{gradient_node_prefix(str(self._back.node.name))}{word}"
         copy = NodesAtEnd(self._loop.body, names, prefix).op("Identity", value)
-        return self._loop.add_scan_output(copy, value, names.fresh(f"{prefix}_of_steps"))
+        result = self._loop.add_scan_output(copy, value, names.fresh(f"{prefix}_of_steps"))
+        for index, output in enumerate(self._loop.node.outputs):
+            output.name = output.name or names.fresh(f"{prefix}_output_{index}")  # none before it may be left out
+        return result
 
     @abc.abstractmethod
     def feed_counters(self, values: Sequence[ir.Value]) -> None:
