@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from bngrad.graph.nodes import owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RANDOM_OPS = frozenset(
     {
@@ -33,17 +38,15 @@ def constant_value(value: ir.Value) -> ir.TensorProtocol | None:
     return tensor if tensor is not None or value.producer() is None else _evaluated(value)
 
 
-def fixed_value(value: ir.Value, *, by_shapes: bool) -> ir.TensorProtocol | None:
+def fixed_value(value: ir.Value, sized: Callable[[ir.Value], bool]) -> ir.TensorProtocol | None:
     """Returns the tensor of a value that is the same in every run; else None.
 
     Args:
-        value: The value, computed only from initializers that are no inputs, and from constants.
-        by_shapes: Whether shapes that are numbers count as constants.
+        value: The value, computed only from initializers that are no inputs, from constants, and from shapes.
+        sized: A function that tells whether a value always has its stated shape.
     """
     tensor = None if value.is_graph_input() else constant_tensor(value)
-    if tensor is not None or value.producer() is None:
-        return tensor
-    return _evaluated(value, fixed=True, by_shapes=by_shapes)
+    return tensor if tensor is not None or value.producer() is None else _evaluated(value, sized)
 
 
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
@@ -99,7 +102,7 @@ def lift_constant(graph: ir.Graph, value: ir.Value) -> ir.Value:
     return initializer
 
 
-def _evaluated(value: ir.Value, *, fixed: bool = False, by_shapes: bool = False) -> ir.TensorProtocol | None:
+def _evaluated(value: ir.Value, sized: Callable[[ir.Value], bool] | None = None) -> ir.TensorProtocol | None:
     nodes: dict[ir.Node, None] = {}
     sources: dict[ir.Value, None] = {}
     shapes: dict[ir.Value, ir.TensorProtocol] = {}
@@ -108,10 +111,10 @@ def _evaluated(value: ir.Value, *, fixed: bool = False, by_shapes: bool = False)
         current = waiting.pop()
         node = current.producer()
         if node is None:
-            if current.const_value is None or (fixed and current.is_graph_input()):
+            if current.const_value is None or (sized is not None and current.is_graph_input()):
                 return None
             sources[current] = None
-        elif by_shapes and (shape := _static_result(node)) is not None:
+        elif sized is not None and (shape := _static_result(node, sized)) is not None:
             shapes[current] = shape
         elif node not in nodes:
             if len(nodes) == _MOST_NODES or not _is_evaluable(node):
@@ -141,14 +144,12 @@ def _evaluated(value: ir.Value, *, fixed: bool = False, by_shapes: bool = False)
         return None
 
 
-def _static_result(node: ir.Node) -> ir.TensorProtocol | None:
-    """Returns the result of a Shape or Size whose input has a shape of numbers; else None."""
-    if node.domain or node.op_type not in ("Shape", "Size") or node.inputs[0] is None:
+def _static_result(node: ir.Node, sized: Callable[[ir.Value], bool]) -> ir.TensorProtocol | None:
+    """Returns the result of a Shape or Size whose input always has a shape of numbers; else None."""
+    x = node.inputs[0] if not node.domain and node.op_type in ("Shape", "Size") else None
+    if x is None or x.shape is None or not x.shape.is_static() or not sized(x):
         return None
-    shape = node.inputs[0].shape
-    if shape is None or not shape.is_static():
-        return None
-    sizes = np.array(shape.numpy(), np.int64)
+    sizes = np.array(x.shape.numpy(), np.int64)
     if node.op_type == "Size":
         return ir.tensor(np.prod(sizes, dtype=np.int64))
     return ir.tensor(sizes[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(sizes))])

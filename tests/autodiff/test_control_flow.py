@@ -78,6 +78,14 @@ def test_a_condition_of_shapes_is_folded_where_they_are_numbers(inputs):
     np.testing.assert_allclose(gradients(forward, {"x": X}, wrt=["x"])["x_grad"], np.exp(X), rtol=1e-6)
 
 
+def test_a_branch_that_the_shapes_of_inputs_exclude_may_contradict_them():
+    text = """s = Shape (x) four = Constant <value_ints = [4]> () c = Equal (s, four)
+        y = If (c) <then_branch = t () => (float[4] p) { p = Add (x, k) },
+            else_branch = e () => (float[3] q) { q = Exp (x) }>"""
+    forward = summed("float[3] x", text, initializers="float[4] k = {1, 2, 3, 4}")
+    np.testing.assert_allclose(gradients(forward, {"x": X}, wrt=["x"])["x_grad"], np.exp(X), rtol=1e-6)
+
+
 @pytest.mark.parametrize("default", ["", "bool c = {1}"])
 def test_a_condition_that_can_be_fed_is_not_folded(default):
     text = """y = If (c) <then_branch = t () => (float[3] p) { p = Exp (x) },

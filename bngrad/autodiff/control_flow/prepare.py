@@ -16,21 +16,22 @@ from bngrad.graph.subgraphs import detach, nodes_of, subgraphs
 from bngrad.passes.prepare.infer_types import CONTRADICTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def fold_branches(model: ir.Model) -> bool:
     """Inlines the branches that constant conditions choose; returns whether there was one.
 
     Args:
-        model: The model, without functions; it is changed. Once its types are inferred, shapes may be constants.
+        model: The model, without functions; it is changed. Shapes of its inputs that are numbers are constants,
+            and once its types are inferred without a contradiction, all shapes that are.
     """
-    by_shapes = model.meta.get(CONTRADICTS) is False
-    chosen = [
-        (node, branch)
-        for node in all_nodes(model)
-        if (branch := _chosen_branch(node, by_shapes=by_shapes)) is not None
-    ]
+    inputs, inferred = set(model.graph.inputs), model.meta.get(CONTRADICTS) is False
+
+    def sized(value: ir.Value) -> bool:
+        return inferred or value in inputs
+
+    chosen = [(node, branch) for node in all_nodes(model) if (branch := _chosen_branch(node, sized)) is not None]
     if not chosen:
         return False
     names = Names(model)
@@ -40,11 +41,11 @@ def fold_branches(model: ir.Model) -> bool:
     return True
 
 
-def _chosen_branch(node: ir.Node, *, by_shapes: bool) -> ir.Graph | None:
+def _chosen_branch(node: ir.Node, sized: Callable[[ir.Value], bool]) -> ir.Graph | None:
     branches = branches_of(node)
     if branches is None or node.inputs[0] is None:
         return None
-    condition = fixed_value(node.inputs[0], by_shapes=by_shapes)
+    condition = fixed_value(node.inputs[0], sized)
     if condition is None or condition.size != 1:
         return None
     return branches[0 if condition.numpy().item() else 1]
