@@ -55,7 +55,7 @@ class Case:
     element: str = "float"
     """The type of the outputs and of the loss."""
     is_long: bool = False
-    """Whether only `make test-long` runs it, as other cases have every two of its properties."""
+    """True if only `make test-long` runs it, since other cases have every two of its properties."""
 
     def __str__(self):
         return self.name
