@@ -2,6 +2,8 @@
 
 Each takes the next alpha and beta of the node if it has them, as ONNX says. ONNX Runtime's RNN takes those at the
 number of the direction, and its defaults are not always ONNX's: a node for which that matters is refused.
+
+At a kink the derivative is the one from the left; it is 0 at both limits of HardSigmoid, and 1 at those of clip.
 """
 
 from __future__ import annotations

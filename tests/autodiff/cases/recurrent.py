@@ -15,7 +15,15 @@ NOT_LOWERED = "the ops of ORT's builder have no lowering; tests/ort_training com
 
 
 LENGTHS = ({"T": 4, "N": 4}, {"T": 2, "N": 4})
+ENDS = np.array([1, 2, 0, 2])
+"""The lengths of the sequences."""
 BIDIRECTIONAL = 'direction = "bidirectional"'
+
+
+def padded(rng, shape):
+    """A draw of sequences that are NaN where they are over."""
+    over = np.arange(shape[0])[:, None] >= ENDS
+    return np.where(over[..., None], np.nan, rng.standard_normal(shape))
 
 
 def recurrent(name, op, *, states=True, bias=True, outputs=("y",), directions=1, attributes="", **more):
@@ -49,7 +57,8 @@ def recurrent(name, op, *, states=True, bias=True, outputs=("y",), directions=1,
     types = ", ".join(f"{element}[{shape}] {value}" for value, shape in inputs.items())
     if lengths:
         types += ", int32[N] n"
-        more = {"dims": LENGTHS, "draw": {"n": lambda _, shape: np.array([1, 2, 0, 2])[: shape[0]]}} | more
+        draw = {"n": lambda _, shape: ENDS[: shape[0]]} | ({} if "layout" in attributes else {"x": padded})
+        more = {"dims": LENGTHS, "draw": draw} | more
     return Case(
         f"{op} {name}", types, body, tuple(inputs), outputs, **{"dims": SIZES, "oracle": NOT_LOWERED} | more
     )

@@ -84,11 +84,12 @@ def _run(
         state: State = tuple(initial[index] for initial in states)
         hidden = [torch.zeros_like(state[0])] * steps
         for time in reversed(range(steps)) if backward else range(steps):
-            new = step(index, x[time], state)
             going = (time < valid).unsqueeze(1)
+            # Padding may be NaN, and so would be its gradient.
+            new = step(index, torch.where(going, x[time], 0.0), state)
             state = tuple(torch.where(going, updated, old) for updated, old in zip(new, state, strict=True))
             hidden[time] = torch.where(going, state[0], torch.zeros_like(state[0]))
-        outputs.append(torch.stack(hidden))
+        outputs.append(torch.stack(hidden) if hidden else zeros[:0])
         started = (valid > 0).unsqueeze(1)
         lasts.append(tuple(torch.where(started, last, torch.zeros_like(last)) for last in state))
     y, last = torch.stack(outputs, 1), [torch.stack(states) for states in zip(*lasts, strict=True)]
