@@ -31,6 +31,11 @@ def in_channels(function):
     return lambda x: function(x[None, None])
 
 
+def sampled(grid, padding_mode):
+    image = torch.arange(9.0).reshape(1, 1, 3, 3) ** 2
+    return functional.grid_sample(image, grid.reshape(1, 2, 3, 2), padding_mode=padding_mode, align_corners=True)
+
+
 FUNCTIONS = {
     "relu": of(LIMITS, functional.relu),
     "relu6": of(LIMITS, functional.relu6),
@@ -51,6 +56,8 @@ FUNCTIONS = {
     "min dim": of(TIES, lambda x: x.min(-1).values),
     "max of all": of(TIES, lambda x: x.max()),
     "max_pool2d": of(TIES, in_channels(lambda x: functional.max_pool2d(x, (2, 2), 1))),
+    "grid_sample border": of(LIMITS, lambda x: sampled(x, "border")),
+    "grid_sample reflection": of(LIMITS, lambda x: sampled(x, "reflection")),
     "abs": of(LIMITS, torch.abs),
     "sign": of(LIMITS, lambda x: x.sign() * x),
     "leaky_relu": of(LIMITS, functional.leaky_relu),

@@ -154,6 +154,9 @@ def _axis(back: Backward, axis: int, rank: int, dtype: ir.DataType) -> _Axis:
     else:
         scale = back.op("Mul", size, number(0.5))
         place = back.op("Mul", back.op("Sub", back.op("Mul", place, size), number(1)), number(0.5))
+    derivative = None
+    if _mode(back) == "linear" and back.attribute("padding_mode", "zeros") != "zeros":
+        place, derivative = _into_x(back, place, size, last, dtype)
     begin = back.op("Round" if _mode(back) == "nearest" else "Floor", place)
     own = [1 + rank + other for other in range(rank) if other != axis]
 
@@ -172,6 +175,8 @@ def _axis(back: Backward, axis: int, rank: int, dtype: ir.DataType) -> _Axis:
         slope = back.op("Mul", back.op("MatMul", lower, number(powers[1:, None] * matrix[1:])), scale)
     if inside is not None:
         weight, slope = back.op("Mul", weight, inside), back.op("Mul", slope, inside)
+    if derivative is not None:
+        slope = back.op("Mul", slope, back.op("Unsqueeze", derivative, back.int64([-1])))
     return _Axis(spread(index), spread(weight), spread(slope))
 
 
@@ -199,6 +204,33 @@ def _padded(
     positive = back.op("GreaterOrEqual", element, zero)
     index = back.op("Where", positive, back.op("Min", element, last), zero)
     return back.op("Cast", index, to=int(ir.DataType.INT64)), inside
+
+
+def _into_x(
+    back: Backward, place: ir.Value, size: ir.Value, last: ir.Value, dtype: ir.DataType
+) -> tuple[ir.Value, ir.Value]:
+    """Returns a place, clipped or reflected to between the first and the last element, and its derivative.
+
+    As in PyTorch, the derivative of what is clipped is 0, at the first and the last element, too.
+    """
+    zero, unit, sign = back.constant(0, dtype), back.constant(1, dtype), None
+    if back.attribute("padding_mode", "zeros") == "reflection":
+        align = bool(back.attribute("align_corners", 0))
+        first = back.constant(0 if align else -0.5, dtype)
+        span = back.op("Max", last if align else size, unit)
+        beyond = back.op("Sub", place, first)
+        distance = back.op("Abs", beyond)
+        turns = back.op("Floor", back.op("Div", distance, span))
+        rest = back.op("Sub", distance, back.op("Mul", turns, span))
+        half = back.op("Mul", turns, back.constant(0.5, dtype))
+        is_even = back.op("Equal", back.op("Floor", half), half)
+        place = back.op("Add", back.op("Where", is_even, rest, back.op("Sub", span, rest)), first)
+        negative = back.op("Less", beyond, zero)
+        sign = back.op("Where", back.op("Xor", is_even, negative), unit, back.constant(-1, dtype))
+    between = back.op("And", back.op("Greater", place, zero), back.op("Less", place, last))
+    derivative = back.op("Cast", between, to=int(dtype))
+    place = back.op("Min", back.op("Max", place, zero), last)
+    return place, derivative if sign is None else back.op("Mul", derivative, sign)
 
 
 def _last(back: Backward, count: int) -> ir.Value:
