@@ -6,6 +6,7 @@ ONNX Runtime returns them.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -37,14 +38,19 @@ _REVERSED = {"forward": (False,), "reverse": (True,), "bidirectional": (False, T
 
 def _activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Activation]:
     """Returns the activations; each takes the next alpha and beta if it has them."""
-    left, results = (list(alphas), list(betas)), []
+    left = (list(alphas), list(betas))
+    results: list[Activation] = []
     for name in names:
         function, defaults = _FUNCTIONS[name.lower()]
         numbers = [
             numbers.pop(0) if numbers else default for numbers, default in zip(left, defaults, strict=False)
         ]
-        results.append(lambda x, function=function, numbers=numbers: function(x, *numbers))
+        results.append(partial(_applied, function, numbers))
     return results
+
+
+def _applied(function: Callable[..., Array], numbers: Sequence[float], x: Array) -> Array:
+    return function(x, *numbers)
 
 
 def _run(
@@ -69,21 +75,21 @@ def _run(
         layout: The layout; 1 if the batch comes first.
     """
     if layout:
-        x, *firsts = (None if array is None else np.swapaxes(array, 0, 1) for array in (x, *firsts))
+        x = x.swapaxes(0, 1)
+        firsts = [None if first is None else first.swapaxes(0, 1) for first in firsts]
     steps, batch = x.shape[:2]
     zeros = np.zeros((shape[0], batch, shape[-1]), x.dtype)
-    valid = np.arange(steps)[:, None] < (np.full(batch, steps) if lengths is None else lengths)
+    valid = np.less.outer(np.arange(steps), np.full(batch, steps) if lengths is None else lengths)[..., None]
     outputs, lasts = [], []
     for number, is_reversed in enumerate(_REVERSED[direction]):
         state = tuple(zeros[number] if first is None else first[number] for first in firsts)
         hidden = [zeros[number]] * steps
         for time in reversed(range(steps)) if is_reversed else range(steps):
-            goes_on = valid[time][:, None]
             new = step(number, x[time], state)
-            state = tuple(np.where(goes_on, after, before) for after, before in zip(new, state, strict=True))
-            hidden[time] = np.where(goes_on, state[0], 0)
+            state = tuple(np.where(valid[time], after, before) for after, before in zip(new, state, strict=True))
+            hidden[time] = np.where(valid[time], state[0], 0)
         outputs.append(np.reshape(hidden, (steps, batch, shape[-1])))
-        lasts.append([np.where(valid.any(axis=0)[:, None], last, 0) for last in state])
+        lasts.append([np.where(valid.any(axis=0), last, 0) for last in state])
     y, *last = (np.stack(outputs, 1), *(np.stack(states) for states in zip(*lasts, strict=True)))
     if layout:
         return y.transpose(2, 0, 1, 3), *(state.swapaxes(0, 1) for state in last)

@@ -73,7 +73,8 @@ def _run(
 ) -> tuple[Tensor, ...]:
     """Runs the steps in each direction; returns Y and the last states."""
     if layout:
-        x, *firsts = (None if value is None else value.transpose(0, 1) for value in (x, *firsts))
+        x = x.transpose(0, 1)
+        firsts = [None if first is None else first.transpose(0, 1) for first in firsts]
     steps, batch = x.shape[:2]
     zeros = x.new_zeros(r.shape[0], batch, r.shape[2])
     states = [zeros if first is None else first for first in firsts]
