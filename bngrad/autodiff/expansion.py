@@ -62,7 +62,7 @@ def _can_be_replaced(node: ir.Node, opset: int) -> bool:
 @cache
 def function_versions(op_type: str, opset: int) -> Sequence[int]:
     """Returns the opsets, up to that of a model, for which onnx has a function of an op."""
-    if op_type in WITHOUT_RULE or not onnx.defs.has(op_type, opset):
+    if op_type in WITHOUT_RULE or opset > onnx.defs.onnx_opset_version() or not onnx.defs.has(op_type, opset):
         return []
     schema: Any = onnx.defs.get_schema(op_type, opset)  # its stub lacks the functions
     defined = schema.function_opset_versions or schema.context_dependent_function_opset_versions

@@ -182,10 +182,10 @@ LOOP = """n = Constant <value_int = 3> () t = Constant <value = bool {1}> ()
     y = Loop(n, t, x) <body = b (int64 i, bool u, float[3] p) => (bool v, float[3] q) {
         v = Identity(u) q = Mul(p, x) }>"""
 NO_RULE = {
-    "one": ("y = Det(x)", r"Det node 'y' \(outputs y\) cannot be differentiated: it has no gradient rule"),
+    "one": ("y = local.F(x)", r"F node 'y' \(outputs y\) cannot be differentiated: it has no gradient rule"),
     "several": (
-        "a = local.F(x) b = Det(a) d = Det(a) e = Mul(b, d) y = local.G(d)",
-        r"local\.F node 'a' .*: it has no gradient rule \(and 2 more: Det, G\)$",
+        "a = local.F(x) b = local.H(a) d = local.H(a) e = Mul(b, d) y = local.G(d)",
+        r"local\.F node 'a' .*: it has no gradient rule \(and 2 more: G, H\)$",
     ),
     "off-the-path": (
         "a = local.F(x) b = Exp(x) y = local.G(b)",
@@ -205,8 +205,8 @@ NO_RULE = {
     ),
     "behind-an-if": (f"x1 = local.F(x) {BRANCHES.replace('(x)', '(x1)')}", r"F node 'x1' .*no gradient rule$"),
     "refused-as-well": (
-        'a = Acos(x) y = com.microsoft.Gelu <approximate = "sine"> (a)',
-        r"Acos node 'a' .*: it has no gradient rule \(and 1 more: Gelu\)$",
+        'a = local.F(x) y = com.microsoft.Gelu <approximate = "sine"> (a)',
+        r"F node 'a' .*: it has no gradient rule \(and 1 more: Gelu\)$",
     ),
     "behind-it-nothing-has-a-type": (
         "a = local.F(x) b = Sqrt(a) y = Mul(b, x)",

@@ -35,7 +35,8 @@ def affine_grid(theta: Array, size: Integers, *, align_corners: int = 0) -> Arra
     """Returns theta [p, 1] for all places p, whose coordinates are from -1 to 1, the last axis first."""
     axes = [np.linspace(-1, 1, n) if align_corners else (2 * np.arange(n) + 1) / n - 1 for n in size[2:]]
     places = np.meshgrid(*axes, indexing="ij")
-    return np.einsum("nij,j...->n...i", theta, np.stack([*reversed(places), np.ones_like(places[0])]))
+    result: Array = np.einsum("nij,j...->n...i", theta, np.stack([*reversed(places), np.ones_like(places[0])]))
+    return result
 
 
 def grid_sample(

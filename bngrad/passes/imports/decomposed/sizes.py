@@ -33,7 +33,8 @@ class Sizes:
         if value.dtype not in INTEGERS:
             return None
         array = constant_of(value)
-        if array is None or array.ndim > 1 or array.size > _LONGEST:
+        # A graph may state another type for a value than its constant has.
+        if array is None or array.dtype.kind not in "iu" or array.ndim > 1 or array.size > _LONGEST:
             return None
         return [number(float(element)) for element in array.ravel()]
 
