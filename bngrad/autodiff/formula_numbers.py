@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from bngrad.graph.node_reader import constant_of
+from bngrad.graph.constant_value import constant_tensor
 from bngrad.graph.same_values import SAME_VALUES, readers, source_of
 from bngrad.graph.subgraphs import nodes_of
 
@@ -47,11 +47,20 @@ def formula_numbers(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
         if is_number_of is None or node.domain:
             continue
         for index, value in enumerate(node.inputs):
-            array = constant_of(source_of(value))
-            if array is None or array.size != 1 or array.dtype.kind != "f":
-                continue
-            if is_number_of(node, index, float(array.flat[0])):
+            number = _number(source_of(value))
+            if number is not None and is_number_of(node, index, number):
                 yield node, index
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """Returns the element of a float constant that has one; others are not read, as they may be large."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.size != 1:
+        return None
+    array = tensor.numpy()
+    return float(array.flat[0]) if array.dtype.kind == "f" else None
 
 
 def _in_sum(node: ir.Node, index: int, number: float) -> bool:

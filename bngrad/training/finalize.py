@@ -15,6 +15,7 @@ from onnx_ir.passes.common import (
 )
 
 from bngrad.arguments import require_names
+from bngrad.autodiff.control_flow.prepare import fold_branches
 from bngrad.autodiff.prepare_forward import inlined
 from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.errors import InputError, ModelError
@@ -136,6 +137,7 @@ def to_inference_model(
     require_names(outputs=outputs)
     model = raise_opset(model, _ANY_OPSET)
     stops_to_identity(model)
+    fold_branches(model)  # as in the training graph, so that the same nodes read a running statistic
     names = Names(model)
     updated = put_values(model, weights, names, from_state=from_state)
     InferTypesPass()(model)

@@ -55,7 +55,8 @@ ONE_BY_ONE = model("a = Mul (x, w)\n loss = ReduceSum (a)", outputs="float[1,1] 
 PLAIN = model(sum_of("b = Relu (a)"))
 NORMED = model(BATCH_NORM.format(TO_LOSS), "float[4,2] x, float[4,2] t, int64[2] k", initializers=FRESH)
 IN_BRANCH = model(
-    """flag = Constant <value = bool {1}> ()
+    """top = ReduceMax <keepdims = 0> (x)
+    flag = Equal (top, top)
     a = Mul (x, w)
     b = If (flag) <
         then_branch = g () => (float[4,2] t) { t = BatchNormalization (a, w, w, w, w) },
