@@ -95,9 +95,8 @@ class Places:
         """Returns the message of an error, after the layer of the node that it names."""
         for name in _QUOTED.findall(str(error)):
             if (call := self._call(name)) is not None:
-                if getattr(call.layer, "unroll", None) is False:
-                    return f"{call.text} is a loop, which has no gradient rule; build it with unroll=True"
-                return f"{call.text}: {error}"
+                unrolled = "; or build it with unroll=True" if getattr(call.layer, "unroll", None) is False else ""
+                return f"{call.text}: {error}{unrolled}"
         return str(error)
 
     def _call(self, name: str) -> _Call | None:

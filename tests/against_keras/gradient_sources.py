@@ -98,6 +98,9 @@ for name, function in {
 }.items():
     TAKEN_OVER[name] = applied(function)
 TAKEN_OVER |= {
+    "cond": applied(lambda h: ops.cond(ops.sum(h) > 0, lambda: h * 2, lambda: -h)),
+    "while": applied(lambda h: ops.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a * 2), (0, h))[1]),
+    "RNN without unroll": lambda: keras.Sequential([keras.Input((6,)), L.Reshape((3, 2)), L.LSTM(4)]),
     "gradient reversal": with_gradient(tf.identity, lambda d: -d),
     "masked gradient": with_gradient(tf.round, lambda d: tf.where(tf.range(5) < 3, d, tf.zeros_like(d))),
     "gradient of a product": with_gradient(
@@ -118,9 +121,6 @@ REFUSED |= {
     "random draw": applied(lambda h: h + tf.random.normal(tf.shape(h))),
     "Python": applied(lambda h: tf.ensure_shape(tf.numpy_function(abs, [h], tf.float32), h.shape)),
     "bfloat16": applied(lambda h: tf.cast(tf.cast(h, tf.bfloat16), tf.float32)),
-    "cond": applied(lambda h: ops.cond(ops.sum(h) > 0, lambda: h * 2, lambda: -h)),
-    "while": applied(lambda h: ops.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a * 2), (0, h))[1]),
-    "RNN without unroll": lambda: keras.Sequential([keras.Input((6,)), L.Reshape((3, 2)), L.LSTM(4)]),
 }
 
 

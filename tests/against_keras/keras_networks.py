@@ -174,6 +174,11 @@ def attention():
 
 
 @network
+def recurrent():
+    return sequence_model(L.BatchNormalization(), L.LSTM(5))
+
+
+@network
 def recurrent_unrolled():
     return sequence_model(L.BatchNormalization(), L.GRU(5, unroll=True))
 
@@ -223,11 +228,6 @@ def renorm(x, y):
 @refused
 def masked(x, y):
     step(sequence_model(L.Masking(), L.BatchNormalization(), L.Flatten()), x, y)
-
-
-@refused
-def in_a_loop(x, y):
-    step(sequence_model(L.BatchNormalization(), L.LSTM(5)), x, y)
 
 
 @refused

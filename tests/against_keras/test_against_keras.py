@@ -63,7 +63,6 @@ REFUSED = {
     "renorm": "InputError: the layer 'sequential",
     "masked": "gets a mask; expected a batch norm over all time steps",
     "another_backend": "Keras runs on the backend 'jax'; expected 'tensorflow': save the model",
-    "in_a_loop": "(LSTM) is a loop, which has no gradient rule; build it with unroll=True",
     "random_noise": "(GaussianNoise) draws random numbers",
     "changes_another_variable": "vector_u'; expected the forward pass to change only the moving",
     "computes_in_float64": "computes in float64; expected float32",

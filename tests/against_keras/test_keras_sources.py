@@ -19,6 +19,7 @@ TAKEN_OVER = {
     *("one batch norm in both modes", "a batch norm of two inputs", "TimeDistributed"),
     *("nested model called twice", "model called in the loss", "mixed_float16", "grouped convolution"),
     *("branch on training", "integer division", "where of NaN", "fixed batch"),
+    *("cond", "while", "RNN without unroll"),
 }
 _OWN = "has a gradient of its own"
 REFUSED = {
@@ -36,9 +37,6 @@ REFUSED = {
     "Python": "(Apply) calls Python",
     "bfloat16": "(Apply) computes in bfloat16",
     "mixed_bfloat16": "computes in bfloat16 (dtype policy 'mixed_bfloat16')",
-    "cond": "(Apply): If node",
-    "while": "(Apply): Loop node",
-    "RNN without unroll": "(LSTM) is a loop, which has no gradient rule; build it with unroll=True",
     "constraint": "has the constraint NonNeg",
     "changed variable": "(SpectralNormalization) changes 'sequential",
     "changed counter": "(Counter) changes 'sequential",
