@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 from autodiff.cases import TABLES
-from autodiff.gradient_cases import feeds_of, forward, lowered
+from autodiff.gradient_cases import feeds_of, forward, lowered, written
 from bngrad.autodiff.rules import RULES
 from bngrad.errors import UnsupportedNodeError
 from bngrad.opset.functions import DOMAIN
@@ -22,7 +22,7 @@ from bngrad.options import ForwardOptions
 from bngrad.torch.autograd import ops
 from bngrad.torch.autograd.model import Autograd
 from bngrad.torch.autograd.table import OPS
-from bngrad.validation.float64 import evaluate
+from bngrad.validation.float64 import EvaluationError, evaluate
 
 assert ops, "it fills the table"
 IN_NUMPY = {("", name) for name in ("Bernoulli", "Dropout", "EyeLike", "RandomNormalLike", "RandomUniformLike")}
@@ -121,7 +121,25 @@ def test_sequences():
     np.testing.assert_array_equal(actual["x_grad"], np.repeat([[0, 2, 2, 0, 0, 0]], 2, axis=0))
 
 
-@pytest.mark.parametrize("case", [case for cases in TABLES.values() for case in cases], ids=str)
+def without_function(case):
+    return sorted(name for name in {node.op_type for node in written(case).graph.node} if ("", name) in WITHOUT)
+
+
+CASES = [case for cases in TABLES.values() for case in cases]
+REFUSED_CASES = {op: case for case in CASES for op in without_function(case)}
+
+
+@pytest.mark.parametrize("op", [op for _, op in sorted(WITHOUT)])
+def test_ops_without_a_function_are_refused(op):
+    case = REFUSED_CASES[op]
+    gradients = dict(zip(case.wrt, case.gradients, strict=True))
+    with pytest.raises((UnsupportedNodeError, EvaluationError), match=f"{op} node"):
+        Autograd(ir.from_proto(forward(case)), "loss", gradients, ForwardOptions())(
+            feeds_of(case, case.dims[0]), ["loss", *case.gradients]
+        )
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not without_function(case)], ids=str)
 def test_gradient_rules(case):
     """The rules' own cases: the loss and each gradient, of the lowered graph in NumPy and of PyTorch."""
     feeds, names = feeds_of(case, case.dims[0]), ["loss", *case.gradients]

@@ -66,8 +66,6 @@ class Custom(nn.Module):
             return z
         if self.what == "unknown-op":
             return torch.linalg.eigvalsh(y.T @ y) * y
-        if self.what == "no-rule":
-            return torch.linalg.det(y[:3] @ y[:3].T) * y
         return y
 
 
@@ -229,7 +227,6 @@ REFUSALS = {
     ),
     "in-place": (lambda: Custom("written-in-place"), LOSS, (X, T), UnsupportedNodeError, "written in place"),
     "unknown-op": (lambda: Custom("unknown-op"), LOSS, (X, T), UnsupportedNodeError, "linalg_eig"),
-    "no-rule": (lambda: Custom("no-rule"), LOSS, (X, T), UnsupportedNodeError, "Det"),
     "gradient-by-counts": (
         with_counted_embedding,
         LOSS,
