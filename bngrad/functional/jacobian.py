@@ -59,7 +59,7 @@ def jacobian(
         stacked.name, stacked.type = names.fresh(f"{_PREFIX}_rows"), row.type
         whole_shape = make.op("Concat", shape, make.op("Shape", stacked, start=1), axis=0)
         whole = make.op("Reshape", stacked, whole_shape, allowzero=1)
-        whole.name, whole.type = free_name(result, f"{x}_jacobian"), row.type
+        whole.name, whole.type = free_name(names, f"{x}_jacobian"), row.type
         if y.shape is not None and row.shape is not None:
             whole.shape = ir.Shape([*y.shape, *row.shape])
         graph.outputs.append(whole)

@@ -73,11 +73,12 @@ def vjp(
     forward = RaiseOpsetPass()(inlined(model)).model
     InferTypesPass()(forward)
     values = _chosen_outputs(forward, outputs)
-    make = NodesAtEnd(forward.graph, Names(forward), _INNER)
+    names = Names(forward)
+    make = NodesAtEnd(forward.graph, names, _INNER)
     wide = ir.DataType.DOUBLE if any(y.dtype == ir.DataType.DOUBLE for y in values) else ir.DataType.FLOAT
     seeds, parts = {}, []
     for y in values:
-        seed = ir.Value(name=free_name(forward, f"{y.name}_seed"), type=y.type, shape=y.shape)
+        seed = ir.Value(name=free_name(names, f"{y.name}_seed"), type=y.type, shape=y.shape)
         forward.graph.inputs.append(seed)
         seeds[str(y.name)] = str(seed.name)
         product = make.typed("Mul", y, in_shape_of(make, seed, y))
@@ -173,9 +174,9 @@ def _is_float(value: ir.Value) -> bool:
     return value.dtype in SUPPORTED_DTYPES
 
 
-def free_name(model: ir.Model, name: str) -> str:
+def free_name(names: Names, name: str) -> str:
     """Returns a name, which callers rely on; refuses one that is taken."""
-    if Names(model).fresh(name) != name:
+    if names.fresh(name) != name:
         raise ModelError(f"the model has a value or node {name!r} already, the name of an input to add; rename it")
     return name
 
@@ -183,14 +184,15 @@ def free_name(model: ir.Model, name: str) -> str:
 def _rename(model: ir.Model, names: Mapping[str, str]) -> None:
     """Renames inputs and outputs of a graph."""
     values = {str(value.name): value for value in (*model.graph.inputs, *model.graph.outputs)}
+    taken = Names(model)
     for old, new in names.items():
         if new != old:
-            values[old].name = free_name(model, new)
+            values[old].name = free_name(taken, new)
 
 
 def _remove_outputs(model: ir.Model, names: Iterable[str]) -> None:
-    outputs = model.graph.outputs
-    kept = [value for value in outputs if value.name not in set(names)]
+    outputs, removed = model.graph.outputs, set(names)
+    kept = [value for value in outputs if value.name not in removed]
     outputs.clear()
     outputs.extend(kept)
     RemoveUnusedNodesPass()(model)
