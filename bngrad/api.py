@@ -104,6 +104,8 @@ def differentiate(
             ``target`` and the output ``loss``.
         prediction: The value that the loss function is computed of. By default, the only float output.
         wrt: Names of inputs and initializers to differentiate with respect to. By default, the weights.
+        stop_gradient: Names of inputs, initializers and computed values that no gradient flows through. They are
+            constants for the gradients, and keep their values.
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics.
             Batch norms that neither ``frozen`` nor ``training`` matches follow their attribute training_mode, or,
             in a file of ``torch.onnx.export(dynamo=True)``, the mode that they had in PyTorch.

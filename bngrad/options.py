@@ -94,6 +94,7 @@ class ForwardKeywords(TypedDict, total=False):
 
     loss: str | None
     wrt: Sequence[str] | None
+    stop_gradient: Sequence[str]
     frozen: Sequence[str]
     training: Sequence[str] | Literal["auto"]
     running_variance: RunningVariance | None
@@ -110,6 +111,11 @@ class ForwardOptions(Options):
     wrt: Sequence[str] | None = option(
         None,
         "Input or initializer to differentiate with respect to (repeatable).  [default: all weights]",
+        metavar="NAME",
+    )
+    stop_gradient: Sequence[str] = option(
+        (),
+        "Input, initializer or computed value that no gradient flows through (repeatable).",
         metavar="NAME",
     )
     frozen: Sequence[str] = option(

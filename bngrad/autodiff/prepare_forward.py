@@ -18,6 +18,7 @@ from bngrad.autodiff.batch_norm_modes import (
     refuse_folded,
     refuse_unknown_modes,
 )
+from bngrad.autodiff.chosen_stops import with_chosen_stops
 from bngrad.autodiff.control_flow.body_types import infer_bodies
 from bngrad.autodiff.control_flow.prepare import fold_branches
 from bngrad.autodiff.expansion import expand
@@ -133,6 +134,7 @@ def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir
     """
     refuse_training_graph(model)
     refuse_hidden_stops(model)
+    model = with_chosen_stops(model, options.stop_gradient)
     model = with_torch_numbers(with_torch_gradients(RaiseOpsetPass(opset)(inlined(model)).model))
     fold_branches(model)
     names = Names(model)

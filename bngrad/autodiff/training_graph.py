@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from bngrad.autodiff.chosen_stops import refuse_stopped_loss
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.new_statistics import new_statistics, running_statistics
 from bngrad.autodiff.prepare_forward import OPSET, make_inputs, prepare
@@ -80,6 +81,7 @@ def training_graph(
         if unbiased_running_var and (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
             node.meta[UNBIASED] = True
     target = find_loss(result, options.loss)
+    refuse_stopped_loss(target, options.stop_gradient)
     if not target.is_graph_output():
         result.graph.outputs.append(target)
     names = [str(value.name) for value in find_wrt(result, options.wrt, target)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx_ir as ir
 from onnx import version_converter
 
+from bngrad.autodiff.chosen_stops import with_chosen_stops
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.prepare_forward import with_modes
 from bngrad.autodiff.recorded_stops import with_recorded_stops
@@ -88,7 +89,8 @@ def prepare_forward(
         ModelError: A name is unknown, or the oracle would fail on the model or answer wrongly.
     """
     source = as_ir(model)
-    refuse_stops(with_recorded_stops(source), "ONNX Runtime's gradient builder")
+    stopped = with_recorded_stops(with_chosen_stops(source, options.stop_gradient))
+    refuse_stops(stopped, "ONNX Runtime's gradient builder")
     forward, _ = with_modes(in_memory(source), MIN_OPSET, options)
     forward, notes = _readable(forward)
     refuse_frozen_in_bodies(forward)

@@ -52,6 +52,8 @@ def validate(
         prediction: The value that is passed to the loss function; by default, the only float output.
         wrt: Names of the values to differentiate a forward model with respect to. By default, its weights, and,
             except for ``ort``, its float inputs that are data.
+        stop_gradient: Names of values of a forward model that no gradient flows through, see `differentiate`.
+            Differences of the loss do not show them, so that central differences are skipped.
         frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that use their
             running statistics. Batch norms that are not matched follow the model, see `differentiate`.
         training: Names or patterns of batch-norm nodes that use the statistics of the batch. If both ``frozen``

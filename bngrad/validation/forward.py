@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
+from bngrad.autodiff.chosen_stops import with_chosen_stops
 from bngrad.autodiff.prepare_forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
 from bngrad.autodiff.recorded_stops import with_recorded_stops
 from bngrad.autodiff.running_statistics import find_statistics, has_recorded_chain
@@ -64,7 +65,7 @@ def forward_of(
     Raises:
         UnsupportedNodeError: An op is not implemented or the evaluation fails, also at the raised opset.
     """
-    own = with_recorded_stops(model).clone()
+    own = with_recorded_stops(with_chosen_stops(model, options.stop_gradient)).clone()
     stops = next((describe(node) for node in stop_nodes(own)), "")
     stops_to_identity(own)
     if own.functions:

@@ -180,3 +180,109 @@ def test_recorded_stops_and_the_other_builder_and_validate():
 def test_custom_gradients_that_are_not_recorded_are_said():
     with pytest.warns(bngrad.BngradWarning, match="jax2onnx does not record custom gradients"):
         bngrad.differentiate(of_jax("p = Mul (w, w)", recorded=False), loss="loss")
+
+
+CHOSEN = {
+    # The graph, the value that is stopped, and the same graph with the value of an input in its place.
+    "computed": ("float[3] w = {1, 2, 3}", "s = Exp (w) y = Mul (s, w)", "s", "y = Mul (given, w)"),
+    "also an output": ("float[3] w = {1, 2, 3}", "s = Exp (w) y = Mul (s, w)", "s", "y = Mul (given, w)"),
+    "initializer": (
+        "float[3] w = {1, 2, 3}, float[3] s = {2, 3, 4}",
+        "t = Mul (s, s) y = Mul (t, w)",
+        "s",
+        "t = Mul (given, given) y = Mul (t, w)",
+    ),
+    "in a branch": (
+        "float[3] w = {1, 2, 3}, bool c = {1}",
+        """y = If (c) <then_branch = t () => (float[3] p) { s = Exp (w) p = Mul (s, w) },
+            else_branch = e () => (float[3] q) { q = Neg (w) }>""",
+        "s",
+        "y = Mul (given, w)",
+    ),
+    "result of a branch": (
+        "float[3] w = {1, 2, 3}, bool c = {1}",
+        """z = If (c) <then_branch = t () => (float[3] s) { s = Exp (w) },
+            else_branch = e () => (float[3] q) { q = Neg (w) }> y = Mul (z, w)""",
+        "s",
+        "y = Mul (given, w)",
+    ),
+    "read in a branch": (
+        "float[3] w = {1, 2, 3}, bool c = {1}",
+        """s = Exp (w) y = If (c) <then_branch = t () => (float[3] p) { p = Mul (s, w) },
+            else_branch = e () => (float[3] q) { q = Neg (w) }>""",
+        "s",
+        "y = Mul (given, w)",
+    ),
+}
+
+
+def with_loss(initializers, body, *, inputs="", outputs=""):
+    return onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[3] x{inputs}) => (float loss{outputs}) <{initializers}> {{
+        {body} q = Mul (y, x) loss = ReduceSum <keepdims = 0> (q) }}""")
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_chosen_stops_are_constants_of_the_gradient(name):
+    initializers, body, stopped, replaced = CHOSEN[name]
+    outputs = f", float[3] {stopped}" if name == "also an output" else ""
+    model = with_loss(initializers, body, outputs=outputs)
+    before = model.SerializeToString(deterministic=True)
+    x = np.array([0.5, -1, 2], np.float32)
+    graph = bngrad.differentiate(model, stop_gradient=[stopped])
+    assert model.SerializeToString(deterministic=True) == before
+    assert {output.name for output in graph.graph.output} == {output.name for output in model.graph.output} | {
+        "w_grad"
+    }
+    value = np.array([2, 3, 4], np.float32) if name == "initializer" else np.exp(np.float32([1, 2, 3]))
+    constant = bngrad.differentiate(
+        with_loss(initializers, replaced, inputs=", float[3] given"), loss="loss", wrt=["w"]
+    )
+    expected = bngrad.session(constant).run(["loss", "w_grad"], {"x": x, "given": value})
+    for got, of_constant in zip(bngrad.session(graph).run(["loss", "w_grad"], {"x": x}), expected, strict=True):
+        np.testing.assert_allclose(got, of_constant, rtol=1e-6)
+
+
+def test_a_step_trains_nothing_through_a_chosen_stop():
+    initializers, body, stopped, _ = CHOSEN["initializer"]
+    step = bngrad.training_step(with_loss(initializers, body), stop_gradient=[stopped])
+    assert list(step.state) == ["w", "step"]
+    assert DOMAIN not in {node.domain for model in (step.model, step.evaluation) for node in model.graph.node}
+
+
+STATISTICS = """<ir_version: 10, opset_import: ["" : 18]> g (float[N, 2, 3] x, int64 k) => (float loss, float[2] nm)
+    <float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0, 0}, float[2] v = {1, 1}> {
+    copy = Identity (m) y, nm, nv = BatchNormalization <training_mode = 1> (x, s, b, copy, v)
+    loss = ReduceSum <keepdims = 0> (y) }"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("coppy", "'coppy' is not a value of this model; did you mean 'copy'?"),
+        (
+            "loss",
+            r"'loss' is the loss, so that no gradient would be left; leave it out of --stop-gradient \(stop_",
+        ),
+        ("k", r"'k' \(int64\[\]\) has no gradient to stop; expected a float"),
+        (
+            "m",
+            r"'m' is a running statistic of BatchNormalization node '' \(outputs y, nm, nv\), which is no weight",
+        ),
+        ("y", "depends on no weights"),
+    ],
+)
+def test_chosen_stops_that_are_refused(name, message):
+    with pytest.raises(bngrad.ModelError, match=message):
+        bngrad.differentiate(onnx.parser.parse_model(STATISTICS), stop_gradient=[name])
+
+
+def test_a_chosen_stop_and_the_other_builder_and_validate():
+    initializers, body, stopped, _ = CHOSEN["computed"]
+    model = with_loss(initializers, body)
+    with pytest.raises(bngrad.UnsupportedNodeError, match=r"StopGradient.*ONNX Runtime's gradient builder"):
+        bngrad.differentiate(model, stop_gradient=[stopped], builder="ort")
+    report = bngrad.validate(model, against="reference", stop_gradient=[stopped])
+    (check,) = (candidate for candidate in report.checks if candidate.name == "central differences")
+    assert "StopGradient" in check.skipped
+    assert all(other.passed for other in report.checks if not other.skipped)

@@ -105,6 +105,12 @@ def test_running_variance(command):
         assert attributes["unbiased_running_var"] == (option == "unbiased")
 
 
+@pytest.mark.parametrize("subcommand", ["differentiate", "step"])
+def test_stop_gradient(command, subcommand):
+    assert command(subcommand, "net.onnx", "-o", "out.onnx", "--stop-gradient", "z")[0] == 0
+    assert {name for _, name in domains("out.onnx") if "Grad" in name} == {"BatchNormalizationGrad"}
+
+
 TARGETS = {
     "stock": {"BatchNormalizationTraining", "BatchNormalizationReluGrad", "BatchNormalizationGrad"},
     "training": {"BatchNormalizationTraining", "BatchNormalizationGrad", "ReluGrad", "Scale"},
@@ -156,6 +162,14 @@ ERRORS = {
     "loss that is no scalar": (["differentiate", "net.onnx", *OUT, "--loss", "z"], "is not a float scalar"),
     "integer loss": (["differentiate", "integer.onnx", *OUT], "the model has no float scalar outputs"),
     "unknown wrt": (["differentiate", "net.onnx", *OUT, "--wrt", "q"], "'q' is not an input or initializer"),
+    "unknown stop": (
+        ["differentiate", "net.onnx", *OUT, "--stop-gradient", "los"],
+        "'los' is not a value of this model; did you mean 'loss'?",
+    ),
+    "stop at the loss": (
+        ["step", "net.onnx", *OUT, "--stop-gradient", "loss"],
+        "'loss' is the loss, so that no gradient would be left; leave it out of --stop-gradient",
+    ),
     "running statistic": (
         ["differentiate", "net.onnx", *OUT, "--wrt", "m", "--training", "*"],
         "'m' is not an input or initializer of this model, which has",
