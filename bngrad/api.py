@@ -20,7 +20,6 @@ from bngrad.io.files import save as save_ir
 from bngrad.io.writing import check_output
 from bngrad.option_fields import takes_keywords
 from bngrad.options import RewriteOptions
-from bngrad.passes import pipeline
 from bngrad.training.options import DifferentiateOptions, StepOptions
 
 if TYPE_CHECKING:
@@ -49,6 +48,8 @@ def rewrite(
 ) -> onnx.ModelProto | ir.Model:
     """Converts a training graph: batch norms to ops of ``bngrad``, other training ops to standard ONNX.
 
+    Gradient nodes of ``ai.onnx.preview.training`` are replaced by the nodes of the gradients.
+
     Args:
         model: A training graph: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
         target: ``stock``: the result runs on any ONNX Runtime. ``training``: only batch norms are rewritten; the
@@ -74,7 +75,9 @@ def rewrite(
             checker.
         UnsupportedNodeError: A node cannot be rewritten.
     """
-    rewritten = pipeline.rewrite(as_ir(model), **options)
+    from bngrad.autodiff.gradient_nodes import rewrite as rewrite_ir  # noqa: PLC0415 - rarely needed
+
+    rewritten = rewrite_ir(as_ir(model), **options)
     return rewritten.model if isinstance(model, ir.Model) else to_proto(rewritten.model)
 
 

@@ -56,15 +56,15 @@ def rewrite_command(
 
     Batch norms and AdamW updates become `bngrad` ops; other training ops become standard ONNX. MODEL is a training
     graph of [ONNX Runtime](../guides/onnxruntime-training.md), one with the batch-norm nodes of
-    [another system](dialects/index.md), or one whose batch norms are spelled
-    [in primitives](dialects/primitives.md).
+    [another system](dialects/index.md), one whose batch norms are spelled
+    [in primitives](dialects/primitives.md), or one with nodes of the op [Gradient](gradients.md#the-op-gradient).
 
     State that ONNX Runtime's training ops update in place becomes an output: feed it back in the next step.
     `--json` lists the pairs under `state`.
     """
+    from bngrad.autodiff.gradient_nodes import rewrite
     from bngrad.cli.outputs import data_notes
     from bngrad.io import files, writing
-    from bngrad.passes.pipeline import rewrite
     from bngrad.reports.tables import print_text_line
 
     source = files.load(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import onnx_ir as ir
@@ -50,7 +51,7 @@ from bngrad.passes.workarounds.keep_dropout import KeepDropoutPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bngrad.passes.base import RewritePass
     from bngrad.passes.imports.decomposed.candidates import Candidate
@@ -99,6 +100,7 @@ def rewrite(
     conv_grad: bool = False,
     recognize: bool = True,
     sync: bool = False,
+    lowered_before: Mapping[str, int] = MappingProxyType({}),
 ) -> Rewritten:
     """Returns a copy of a training graph that stock ONNX Runtime runs; tensors are shared with it.
 
@@ -113,6 +115,7 @@ def rewrite(
         conv_grad: Whether, for ``stock``, to write the gradients of Conv as ops, see `ConvGradOpPass`.
         recognize: Whether to convert batch norms that are spelled in primitives to ops.
         sync: Whether batch norms take the statistics of the whole batch, over all ranks of a distributed run.
+        lowered_before: By op, the number of training ops that became ONNX before.
 
     Raises:
         InputError: There is no such target; ``sync`` is requested with a target other than ``stock``, or
@@ -132,6 +135,7 @@ def rewrite(
         recognize=recognize,
         distribute=[SynchronizeBatchNormsPass()] if sync else [],
     )
+    lowered |= lowered_before
     after = _count(result)
     candidates = candidates_of(result)
     taken = any(candidate.taken for candidate in candidates)

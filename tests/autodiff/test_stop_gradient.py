@@ -250,7 +250,8 @@ def test_a_step_trains_nothing_through_a_chosen_stop():
     assert DOMAIN not in {node.domain for model in (step.model, step.evaluation) for node in model.graph.node}
 
 
-STATISTICS = """<ir_version: 10, opset_import: ["" : 18]> g (float[N, 2, 3] x, int64 k) => (float loss, float[2] nm)
+STATISTICS = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[N, 2, 3] x, int64 k) => (float loss, float[2] nm)
     <float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0, 0}, float[2] v = {1, 1}> {
     copy = Identity (m) y, nm, nv = BatchNormalization <training_mode = 1> (x, s, b, copy, v)
     loss = ReduceSum <keepdims = 0> (y) }"""

@@ -243,6 +243,15 @@ def test_rewrite_of_other_training_ops(command):
     assert {node.domain for node in onnx.load("out.onnx").graph.node} == {"", "bngrad"}
 
 
+def test_rewrite_of_the_op_gradient(command):
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18, "ai.onnx.preview.training" : 1]>
+        g (float x) => (float dx) { y = Exp (x)
+        dx = ai.onnx.preview.training.Gradient <xs = ["x"], y = "y"> (x) }""")
+    onnx.save(model, "gradient.onnx")
+    line = "out.onnx: lowered to standard ONNX: 1 Gradient\n"
+    assert command("rewrite", "gradient.onnx", "-o", "out.onnx") == (0, line, "")
+
+
 def test_rewrite_without_functions(command):
     assert command("rewrite", "model.onnx", "-o", "out.onnx", "--no-functions")[0] == 0
     assert not onnx.load("out.onnx").functions
