@@ -95,7 +95,7 @@ def _prepare(
     # Equal nodes would become one.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    register(options)
+    register(options, device=device)
     # A kernel of the CPU would be timed instead.
     device_options = DeviceOptions(cpu_nodes=False) if target.kind != CPU else None
     try:

@@ -58,7 +58,7 @@ def nodes_on_cpu(path: Path, device: str) -> list[PlacedNode]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what fails is raised
     options.add_session_config_entry(_RECORD, "1")
-    register(options)
+    register(options, device=device)
     try:
         parts = open_session(str(path), options, device).get_provider_graph_assignment_info()
     except BngradError:

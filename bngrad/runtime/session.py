@@ -47,7 +47,9 @@ def get_library_path() -> str:
 
 
 @renamed_keyword("provider", "implementation")
-def register(session_options: onnxruntime.SessionOptions, implementation: Implementation = "native") -> None:
+def register(
+    session_options: onnxruntime.SessionOptions, implementation: Implementation = "native", *, device: str = CPU
+) -> None:
     """Registers the ops of ``bngrad`` with the options of a session.
 
     Call it once per `SessionOptions`: ONNX Runtime rejects a second registration of the same domain.
@@ -55,15 +57,19 @@ def register(session_options: onnxruntime.SessionOptions, implementation: Implem
     Args:
         session_options: The options to create the session with.
         implementation: The implementation to register: ``native`` or ``python``. ``function`` registers nothing.
+        device: The device of the session. For ``cuda`` also ops that have a kernel for a GPU only.
 
     Raises:
-        InputError: ``implementation`` is unknown.
+        InputError: ``implementation`` is unknown, or ``device`` is.
         LibraryError: The library is missing, or this ONNX Runtime cannot load it.
         VersionError: A required package is missing, too old, or incompatible with another one.
     """
     require_choice("implementation", implementation, IMPLEMENTATIONS)
     versions.check()
     if implementation == "native":
+        # The library cannot see the providers of a session. On the CPU such an op would hide its function.
+        if Device.of(device).kind == CUDA:
+            session_options.add_session_config_entry("bngrad.device", CUDA)
         _register_library(session_options, get_library_path())
     elif implementation == "python":
         versions.check("onnxruntime-extensions")
@@ -114,7 +120,7 @@ def session(
     options.enable_mem_pattern = False
     # ORT would warn about each weight, which is an input with a default; and what fails is raised.
     options.log_severity_level = 4
-    register(options, implementation)
+    register(options, implementation, device=device)
     _require_kernels(device, implementation)
     try:
         return open_session(_source(model), options, device, device_options)

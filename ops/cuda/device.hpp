@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/element_type.hpp"
+#include "cuda/cudnn.hpp"
 
 namespace bngrad::cuda {
 
@@ -22,6 +23,12 @@ class Device {
   // Starts a kernel of a module (cuda/kernels/kernels.cu) with its one argument, a struct.
   virtual void Launch(ElementType module, const std::string& kernel, uint32_t blocks, uint32_t splits,
                       const void* argument) = 0;
+
+  // Sets memory to zero.
+  virtual void Zero(void* memory, size_t bytes) = 0;
+
+  // cuDNN for the stream of the run. Throws Failure.
+  virtual CudnnRun cudnn() = 0;
 };
 
 }  // namespace bngrad::cuda

@@ -2,12 +2,7 @@
 
 #include "core/error.hpp"
 #include "cuda/kernels/device.h"
-
-#if defined(_WIN32)
-#include <windows.h>
-#else
-#include <dlfcn.h>
-#endif
+#include "cuda/library.hpp"
 
 namespace bngrad::cuda {
 namespace {
@@ -15,16 +10,6 @@ namespace {
 constexpr int kOldestVersion = 9000;  // CUDA 9.0, the first with sm_70 and PTX 6.0
 constexpr int kMultiprocessorCount = 16;
 constexpr int kErrorLogBuffer = 5, kErrorLogSize = 6;  // options of cuModuleLoadDataEx
-
-#if defined(_WIN32)
-void* OpenLibrary(const char* name) { return reinterpret_cast<void*>(LoadLibraryA(name)); }
-void* SymbolOf(void* library, const char* name) {
-  return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(library), name));
-}
-#else
-void* OpenLibrary(const char* name) { return dlopen(name, RTLD_NOW); }
-void* SymbolOf(void* library, const char* name) { return dlsym(library, name); }
-#endif
 
 template <class Signature>
 void Find(void* library, const char* library_name, const char* name, Signature* function) {
@@ -57,6 +42,7 @@ Driver::Driver(const char* library, std::string (*text)(ElementType type)) : tex
   BNGRAD_FIND(cuModuleLoadDataEx);
   BNGRAD_FIND(cuModuleGetFunction);
   BNGRAD_FIND(cuLaunchKernel);
+  BNGRAD_FIND(cuMemsetD8Async);
 #undef BNGRAD_FIND
   int version = 0;
   Check(api_.cuDriverGetVersion(&version), "cuDriverGetVersion");
@@ -115,6 +101,10 @@ void Driver::Launch(ElementType module, const std::string& kernel, uint32_t bloc
   Check(api_.cuLaunchKernel(FunctionOf(module, kernel), blocks, splits, 1, kThreads, 1, 1, 0, stream,
                             arguments, nullptr),
         "launching " + kernel);
+}
+
+void Driver::Zero(void* memory, size_t bytes, void* stream) const {
+  if (bytes > 0) Check(api_.cuMemsetD8Async(memory, 0, bytes, stream), "cuMemsetD8Async");
 }
 
 }  // namespace bngrad::cuda

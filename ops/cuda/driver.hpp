@@ -25,8 +25,14 @@ class Driver {
   void Launch(ElementType module, const std::string& kernel, uint32_t blocks, uint32_t splits, void* stream,
               const void* argument);
 
- private:
+  // Sets memory to zero, in the order of the stream. Throws Failure.
+  void Zero(void* memory, size_t bytes, void* stream) const;
+
   using Context = void*;
+  // That of the calling thread. Throws Failure if there is none.
+  Context CurrentContext() const;
+
+ private:
   using Function = void*;
 
   struct Module {
@@ -48,10 +54,10 @@ class Driver {
     int (*cuLaunchKernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, void* stream,
                           void** arguments, void** extra);
+    int (*cuMemsetD8Async)(void* memory, unsigned char value, size_t bytes, void* stream);
   };
 
   void Check(int error, const std::string& what) const;
-  Context CurrentContext() const;
   Function FunctionOf(ElementType module, const std::string& kernel);
   void* Compile(ElementType module) const;
 

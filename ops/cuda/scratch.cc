@@ -4,7 +4,7 @@
 
 namespace bngrad::cuda {
 
-NodeScratch::~NodeScratch() {
+StreamScratch::~StreamScratch() {
   for (void* const memory : outgrown_) allocator_.Free(memory);
   for (const auto& stream : buffers_) {
     for (const Buffer& buffer : stream.second) {
@@ -13,7 +13,7 @@ NodeScratch::~NodeScratch() {
   }
 }
 
-void* NodeScratch::Run::Take(size_t size) {
+void* StreamScratch::Run::Take(size_t size) {
   if (taken_ == buffers_.size()) buffers_.emplace_back();
   Buffer& buffer = buffers_[taken_];
   if (buffer.memory == nullptr || buffer.size < size) {

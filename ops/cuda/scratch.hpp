@@ -1,8 +1,8 @@
-// The scratch memory of one node on a GPU.
+// The scratch memory of the nodes of a session on a GPU.
 //
-// A kernel may still wait for the device when the next run of its node is started, so that a buffer may not
-// serve two streams, nor be freed between runs: each stream has buffers of its own, which are kept until the
-// node is destroyed. They grow by doubling, for nodes with dynamic shapes.
+// A kernel may still wait for the device when the next node is started, so that a buffer may not serve two
+// streams, nor be freed between runs: each stream has buffers of its own, which are kept until the session
+// ends. They grow by doubling, for dynamic shapes.
 #pragma once
 #include <cstddef>
 #include <map>
@@ -19,29 +19,29 @@ class Allocator {
   virtual void Free(void* memory) = 0;
 };
 
-class NodeScratch {
+class StreamScratch {
   struct Buffer {
     void* memory = nullptr;
     size_t size = 0;
   };
 
  public:
-  explicit NodeScratch(Allocator& allocator) : allocator_(allocator) {}
-  ~NodeScratch();
-  NodeScratch(const NodeScratch&) = delete;
-  NodeScratch& operator=(const NodeScratch&) = delete;
+  explicit StreamScratch(Allocator& allocator) : allocator_(allocator) {}
+  ~StreamScratch();
+  StreamScratch(const StreamScratch&) = delete;
+  StreamScratch& operator=(const StreamScratch&) = delete;
 
-  // The buffers of one run. Other runs wait until it ends: the kernels of two runs on one stream must not
-  // alternate.
+  // The buffers of one run of a node. Other runs wait until it ends: the kernels of two on one stream must
+  // not alternate.
   class Run {
    public:
-    Run(NodeScratch& scratch, void* stream)
+    Run(StreamScratch& scratch, void* stream)
         : scratch_(scratch), lock_(scratch.mutex_), buffers_(scratch.buffers_[stream]) {}
     // Memory for the kernels of this run. Throws what the allocator throws.
     void* Take(size_t size);
 
    private:
-    NodeScratch& scratch_;
+    StreamScratch& scratch_;
     const std::lock_guard<std::mutex> lock_;
     std::vector<Buffer>& buffers_;
     size_t taken_ = 0;

@@ -15,6 +15,7 @@ struct OrtAllocator;
 struct OrtCustomOpDomain;
 struct OrtKernelContext;
 struct OrtKernelInfo;
+struct OrtLogger;
 struct OrtSessionOptions;
 struct OrtShapeInferContext;
 struct OrtStatus;
@@ -87,6 +88,10 @@ enum TensorType { kTensorFloat = 1, kTensorInt64 = 7, kTensorDouble = 11 };
 enum Characteristic { kRequired = 0, kOptional = 1 };
 enum MemoryType { kCpuInput = -2, kDefaultMemory = 0 };
 
+// Resources of the CUDA provider: the same numbers in every release since kAllocatorVersion.
+constexpr int kCudaResourceVersion = 3;
+enum CudaResource { kCudnnHandle = 10001, kUseTf32 = 10011 };
+
 template <size_t kIndex, class Signature>
 struct Function;
 template <size_t kIndex, class Result, class... Arguments>
@@ -104,6 +109,10 @@ constexpr Function<26, OrtStatus*(const char* name, OrtCustomOpDomain**)> Create
 constexpr Function<27, OrtStatus*(OrtCustomOpDomain*, const OrtCustomOp*)> CustomOpDomain_Add;
 constexpr Function<28, OrtStatus*(OrtSessionOptions*, OrtCustomOpDomain*)> AddCustomOpDomain;
 constexpr Function<101, void(OrtCustomOpDomain*)> ReleaseCustomOpDomain;
+
+// *size: that of the value, in and out. An error if there is no entry.
+constexpr Function<238, OrtStatus*(const OrtSessionOptions*, const char* key, char* value, size_t* size)>
+    GetSessionConfigEntry;
 
 constexpr Function<51, OrtStatus*(OrtValue*, void**)> GetTensorMutableData;
 constexpr Function<61, OrtStatus*(const OrtTensorTypeAndShapeInfo*, size_t*)> GetDimensionsCount;
@@ -126,7 +135,12 @@ constexpr Function<86, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*)> 
 // Without a buffer, sets *size to that of the string with its terminating zero.
 constexpr Function<87, OrtStatus*(const OrtKernelInfo*, const char*, char*, size_t* size)>
     KernelInfoGetAttribute_string;
+// Without a buffer, sets *size to the number of values.
+constexpr Function<163, OrtStatus*(const OrtKernelInfo*, const char*, int64_t*, size_t* size)>
+    KernelInfoGetAttributeArray_int64;
 constexpr Function<244, OrtStatus*(const OrtKernelInfo*, char*, size_t*)> KernelInfo_GetNodeName;
+// That of the session, which owns it.
+constexpr Function<245, OrtStatus*(const OrtKernelInfo*, const OrtLogger**)> KernelInfo_GetLogger;
 // Since kAllocatorVersion. The allocator has to be released.
 constexpr Function<278, OrtStatus*(const OrtKernelInfo*, int memory_type, OrtAllocator**)>
     KernelInfoGetAllocator;
@@ -138,6 +152,9 @@ constexpr Function<91, OrtStatus*(OrtKernelContext*, size_t, const int64_t*, siz
     KernelContext_GetOutput;
 // Null on a provider without streams.
 constexpr Function<193, OrtStatus*(const OrtKernelContext*, void** stream)> KernelContext_GetGPUComputeStream;
+// A handle or a value of the provider's stream; an error, or null, if it has none.
+constexpr Function<265, OrtStatus*(const OrtKernelContext*, int version, int id, void** resource)>
+    KernelContext_GetResource;
 constexpr Function<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, size_t), size_t total,
                                    size_t batches, void* argument)>
     KernelContext_ParallelFor;

@@ -82,6 +82,20 @@ std::string NodeAttributes::GetString(const char* name) const {
   return value;
 }
 
+int64_t NodeAttributes::GetInt(const char* name) const {
+  return GetAttribute<int64_t>(api_, info_, name, "int", ort::KernelInfoGetAttribute_int64);
+}
+
+Shape NodeAttributes::GetInts(const char* name) const {
+  const auto getter = [&](const OrtApi* api, const OrtKernelInfo* info, const char* n, size_t* out) {
+    return ort::KernelInfoGetAttributeArray_int64(api, info, n, nullptr, out);
+  };
+  size_t size = GetAttribute<size_t>(api_, info_, name, "ints", getter);
+  std::vector<int64_t> values(size);
+  if (size > 0) Check(api_, ort::KernelInfoGetAttributeArray_int64(api_, info_, name, values.data(), &size));
+  return MakeShape(name, values.data(), static_cast<int64_t>(size));
+}
+
 RunContext::RunContext(const CustomOp& op, OrtKernelContext* context)
     : op_(op),
       api_(op.api),

@@ -34,19 +34,28 @@ class SessionAllocator final : public cuda::Allocator {
   std::unique_ptr<OrtAllocator, Release> allocator_;
 };
 
+// The scratch memory of a session, which its nodes share: a workspace of cuDNN may be large.
+struct SessionScratch {
+  // That of the session of `info`.
+  static std::shared_ptr<SessionScratch> Of(const OrtApi* api, const OrtKernelInfo* info);
+  SessionScratch(const OrtApi* api, const OrtKernelInfo* info) : allocator(api, info), buffers(allocator) {}
+
+  SessionAllocator allocator;
+  cuda::StreamScratch buffers;
+};
+
 // A node of a session on a GPU.
 class CudaNode {
  public:
   CudaNode(const OrtApi* api, const OrtKernelInfo* info)
-      : api_(api), allocator_(api, info), scratch_(allocator_) {}
+      : api_(api), scratch_(SessionScratch::Of(api, info)) {}
 
   // Starts the kernels of a run on its stream. Throws InvalidArgument and Failure.
   void Run(const DeviceNode& node, const RunContext& context, const Types& types, OrtKernelContext* run);
 
  private:
   const OrtApi* const api_;
-  SessionAllocator allocator_;
-  cuda::NodeScratch scratch_;
+  const std::shared_ptr<SessionScratch> scratch_;
 };
 
 }  // namespace bngrad

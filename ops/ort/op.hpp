@@ -38,6 +38,9 @@ class NodeAttributes {
   double GetFloat(const char* name) const;
   bool GetFlag(const char* name) const;
   std::string GetString(const char* name) const;
+  int64_t GetInt(const char* name) const;
+  // Up to kMaxRank integers.
+  Shape GetInts(const char* name) const;
 
  private:
   const OrtApi* api_;
@@ -59,6 +62,7 @@ class RunContext {
   // The layout of input X for input axes, for ops that have both.
   const Layout& layout() const { return layout_; }
   const Shape& ShapeOfX() const;
+  const Shape& ShapeOf(size_t i) const { return inputs_[i].shape; }
   // The number of elements of the data: of X, or of the weight.
   int64_t count() const;
   // Input i. Throws unless it has the shape of X.
@@ -119,10 +123,20 @@ class DeviceNode : public Node {
   virtual void RunOnDevice(const RunContext& context, const Types& types, cuda::Device& device) const = 0;
 };
 
+// A node with kernels for a GPU only. On the CPU the op is not registered, and ONNX Runtime inlines the
+// function of the model.
+class DeviceOnlyNode : public DeviceNode {
+ public:
+  void Run(const RunContext&, const Types&, Parallel&) const final {
+    throw Failure("there is no kernel for the CPU");
+  }
+};
+
 // The factory of one class of nodes.
 struct NodeMaker {
   std::unique_ptr<Node> (*make)(const NodeAttributes& attributes);
   bool has_device;  // they are DeviceNodes
+  bool has_host;    // they are not DeviceOnlyNodes
 };
 
 struct OpDefinition {
@@ -139,7 +153,8 @@ template <class NodeOfOp>
 constexpr NodeMaker MakeNode = {[](const NodeAttributes& attributes) -> std::unique_ptr<Node> {
                                   return std::make_unique<NodeOfOp>(attributes);
                                 },
-                                std::is_base_of_v<DeviceNode, NodeOfOp>};
+                                std::is_base_of_v<DeviceNode, NodeOfOp>,
+                                !std::is_base_of_v<DeviceOnlyNode, NodeOfOp>};
 
 OpDefinition GradDefinition();
 OpDefinition ReluGradDefinition();
@@ -156,6 +171,7 @@ OpDefinition ReluGradApplyDefinition();
 OpDefinition AllGatherDefinition();
 OpDefinition AllReduceDefinition();
 OpDefinition AdamUpdateDefinition();
+OpDefinition ConvGradDefinition();
 
 // An op for one combination of types, as registered with ONNX Runtime. Must outlive every session that uses
 // it.

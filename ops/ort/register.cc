@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <list>
 #include <memory>
 #include <vector>
@@ -45,6 +46,9 @@ std::vector<Types> TypesOf(const OpDefinition& op) {
 
 // The domain with its ops: one op per combination of types, all with the same name, since ONNX Runtime 1.19
 // does not support several inputs of undefined type. The op of a GPU has the same name and types.
+//
+// An op that has a kernel for a GPU only is left out of sessions on the CPU: ONNX Runtime inlines a function
+// of the model only where nothing is registered under its name, for any provider.
 struct Registration {
   struct Release {
     const OrtApi* api;
@@ -52,26 +56,29 @@ struct Registration {
   };
 
   const OrtApi* const api;
+  const bool for_device;
   const Registration* next = nullptr;
-  const OpDefinition definitions[15] = {
+  const OpDefinition definitions[16] = {
       GradDefinition(),       ReluGradDefinition(),     GradGradDefinition(),     TrainingDefinition(),
       StatisticsDefinition(), MomentsDefinition(),      MergeMomentsDefinition(), ApplyDefinition(),
       GradSumsDefinition(),   ReluGradSumsDefinition(), GradApplyDefinition(),    ReluGradApplyDefinition(),
-      AllGatherDefinition(),  AllReduceDefinition(),    AdamUpdateDefinition()};
+      AllGatherDefinition(),  AllReduceDefinition(),    AdamUpdateDefinition(),   ConvGradDefinition()};
   std::list<CustomOp> ops;
   std::unique_ptr<OrtCustomOpDomain, Release> domain;
 
   // The APIs of later versions may be null.
-  Registration(const OrtApi* ort_api, const OrtApi* shape_api, const OrtApi* device_api)
-      : api(ort_api), domain(nullptr, {ort_api}) {
+  Registration(const OrtApi* ort_api, const OrtApi* shape_api, const OrtApi* device_api, bool device)
+      : api(ort_api), for_device(device), domain(nullptr, {ort_api}) {
     OrtCustomOpDomain* created = nullptr;
     Check(api, ort::CreateCustomOpDomain(api, "bngrad", &created));
     domain.reset(created);
     for (const OpDefinition& definition : definitions) {
+      if (!definition.node.has_host && !for_device) continue;
       for (const Types& types : TypesOf(definition)) {
         const bool on_cuda = cuda::HasKernels() && device_api != nullptr && definition.node.has_device;
         if (on_cuda) Add({api, shape_api, device_api, definition, types});
-        if (!on_cuda || !kCudaIsCpu) Add({api, shape_api, nullptr, definition, types});
+        if (definition.node.has_host && (!on_cuda || !kCudaIsCpu))
+          Add({api, shape_api, nullptr, definition, types});
       }
     }
   }
@@ -82,10 +89,12 @@ struct Registration {
   }
 };
 
-// The domain for this copy of ONNX Runtime; a process may have several. It is created once and never
+// The domain for this copy of ONNX Runtime, of which a process may have several, and for sessions on a GPU or
+// on the CPU. It is created once and never
 // released: sessions keep pointers to it, and the order in which libraries are unloaded at exit is not
 // defined.
-OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* shape_api, const OrtApi* device_api) {
+OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* shape_api, const OrtApi* device_api,
+                             bool for_device) {
   // Lock-free: see Pool::Instance. Of concurrent first calls, one stores its registration.
   static std::atomic<const Registration*> first{nullptr};
   const Registration* known = first;
@@ -93,9 +102,11 @@ OrtCustomOpDomain* DomainFor(const OrtApi* api, const OrtApi* shape_api, const O
   for (;;) {
     for (const Registration* registration = known; registration != nullptr;
          registration = registration->next) {
-      if (registration->api == api) return registration->domain.get();
+      if (registration->api == api && registration->for_device == for_device) {
+        return registration->domain.get();
+      }
     }
-    if (made == nullptr) made = std::make_unique<Registration>(api, shape_api, device_api);
+    if (made == nullptr) made = std::make_unique<Registration>(api, shape_api, device_api, for_device);
     made->next = known;
     if (first.compare_exchange_strong(known, made.get())) return made.release()->domain.get();
   }
@@ -107,6 +118,16 @@ const OrtApi* LaterApi(const OrtApiBase* base, uint32_t version) {
   const std::string running = base->GetVersionString();
   const bool has = running.rfind("1.", 0) == 0 && std::strtoul(running.c_str() + 2, nullptr, 10) >= version;
   return has ? base->GetApi(version) : nullptr;
+}
+
+// True if the options have the entry bngrad.device = cuda: they do not tell their providers.
+bool IsForDevice(const OrtApi* api, const OrtSessionOptions* options) {
+  char value[8] = "";
+  size_t size = sizeof(value);
+  OrtStatus* const status = ort::GetSessionConfigEntry(api, options, "bngrad.device", value, &size);
+  if (status == nullptr) return std::strcmp(value, "cuda") == 0;
+  ort::ReleaseStatus(api, status);  // there is none
+  return false;
 }
 
 // CreateStatus has the same index in API version 1, which every ONNX Runtime supports.
@@ -132,7 +153,8 @@ extern "C" BNGRAD_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options
         bngrad::ActiveIsa();
         const OrtApi* const shape_api = bngrad::LaterApi(base, ort::kShapeReferenceVersion);
         const OrtApi* const device_api = bngrad::LaterApi(base, ort::kAllocatorVersion);
-        bngrad::Check(api,
-                      ort::AddCustomOpDomain(api, options, bngrad::DomainFor(api, shape_api, device_api)));
+        bngrad::Check(api, ort::AddCustomOpDomain(api, options,
+                                                  bngrad::DomainFor(api, shape_api, device_api,
+                                                                    bngrad::IsForDevice(api, options))));
       });
 }

@@ -32,6 +32,9 @@ class EmulatedDevice final : public cuda::Device {
     cuda::RunGrid(cuda::FindKernel(cuda::ModuleText(module), kernel), blocks, splits, argument);
   }
 
+  void Zero(void* memory, size_t bytes) override { std::memset(memory, 0, bytes); }
+  cuda::CudnnRun cudnn() override { throw Failure("there is no cuDNN"); }
+
  private:
   std::vector<std::unique_ptr<unsigned char[]>> scratch_;
 };

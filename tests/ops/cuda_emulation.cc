@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "cuda/kernels/adam.h"
+#include "cuda/kernels/copy.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/maps.h"
 #include "cuda/kernels/sums.h"

@@ -1,4 +1,4 @@
-// The scratch memory of a node on a GPU: what runs of one stream share, and what those of two do not.
+// The scratch memory of a session on a GPU: what runs of one stream share, and what those of two do not.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace {
 
-using bngrad::cuda::NodeScratch;
+using bngrad::cuda::StreamScratch;
 
 void Expect(bool condition, const char* what) {
   if (condition) return;
@@ -42,22 +42,22 @@ void* const kStreams[] = {nullptr, reinterpret_cast<void*>(0x10), reinterpret_ca
 int main() {
   CountingAllocator allocator;
   {
-    NodeScratch scratch(allocator);
+    StreamScratch scratch(allocator);
     std::set<void*> first, all;
     for (void* const stream : kStreams) {
-      NodeScratch::Run run(scratch, stream);
+      StreamScratch::Run run(scratch, stream);
       all.insert({run.Take(100), run.Take(50), run.Take(0)});
       if (stream == nullptr) first = all;
     }
     Expect(all.size() == 9 && all.count(nullptr) == 0, "streams and arrays have memory of their own");
     {
-      NodeScratch::Run run(scratch, nullptr);
+      StreamScratch::Run run(scratch, nullptr);
       const std::set<void*> again = {run.Take(99), run.Take(50), run.Take(1)};
       Expect(again == first && allocator.blocks.size() == 9, "the next run of a stream has the same memory");
     }
     void* grown = nullptr;
     {
-      NodeScratch::Run run(scratch, nullptr);
+      StreamScratch::Run run(scratch, nullptr);
       try {
         run.Take(2 << 20);
         Expect(false, "an error of the allocator is thrown");
@@ -65,23 +65,23 @@ int main() {
       }
     }
     {
-      NodeScratch::Run run(scratch, nullptr);
+      StreamScratch::Run run(scratch, nullptr);
       grown = run.Take(101);
       Expect(first.count(grown) == 0 && allocator.blocks.size() == 10,
              "kernels may still use what is too small");
     }
-    NodeScratch::Run run(scratch, nullptr);
+    StreamScratch::Run run(scratch, nullptr);
     Expect(run.Take(200) == grown, "it grows by doubling");
   }
   Expect(allocator.blocks.empty(), "all is freed with the node");
 
-  NodeScratch scratch(allocator);
+  StreamScratch scratch(allocator);
   std::atomic<int> inside{0};
   std::vector<std::thread> callers;
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&] {
       for (int call = 0; call < 1000; ++call) {
-        NodeScratch::Run run(scratch, kStreams[call % 2]);
+        StreamScratch::Run run(scratch, kStreams[call % 2]);
         Expect(++inside == 1, "one run at a time starts its kernels");
         run.Take(static_cast<size_t>(call % 7));
         --inside;

@@ -106,6 +106,11 @@ FAKE(cuModuleGetFunction, void** function, void* module, const char* name) {
   *function = Find(module, name);
   return Result("cuModuleGetFunction");
 }
+FAKE(cuMemsetD8Async, void* memory, unsigned char value, size_t bytes, void*) {
+  const int result = Result("cuMemsetD8Async");
+  if (result == 0) std::memset(memory, value, bytes);
+  return result;
+}
 #if !defined(FAKE_CUDA_MISSING)
 FAKE(cuLaunchKernel, void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
      unsigned, void* stream, void** arguments, void**) {

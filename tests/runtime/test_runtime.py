@@ -129,6 +129,19 @@ def test_the_registered_op_is_taken_not_the_function(rng):
         assert right == (implementation != "function"), implementation
 
 
+def test_the_library_is_told_of_a_gpu():
+    """It registers ops with a kernel for a GPU only, which would hide their functions on the CPU."""
+    options = onnxruntime.SessionOptions()
+    register(options, device="cuda:1")
+    assert options.get_session_config_entry("bngrad.device") == "cuda"
+    options = onnxruntime.SessionOptions()
+    register(options)
+    with pytest.raises(RuntimeError, match=r"bngrad\.device"):
+        options.get_session_config_entry("bngrad.device")
+    with pytest.raises(InputError, match="device 'tpu' is not supported"):
+        register(onnxruntime.SessionOptions(), device="tpu")
+
+
 def test_without_functions_nothing_runs_unregistered():
     with pytest.raises(Exception, match=r"BatchNormalizationTraining.* is not a registered function/op"):
         session(all_ops(functions=False), "function")

@@ -119,7 +119,7 @@ def _open(
     if options is None:
         return new_session(model, device=device)
     if options not in _registered:
-        register(options)
+        register(options, device=device)
         _registered.add(options)
     content = to_proto(model).SerializeToString()
     return open_session(content, options, device)

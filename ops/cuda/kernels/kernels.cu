@@ -2,6 +2,7 @@
 // driver compiles when it is first used. Names: KIND_rows or KIND_columns, and _wide where vectors have kWide
 // elements.
 #include "cuda/kernels/adam.h"
+#include "cuda/kernels/copy.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/maps.h"
 #include "cuda/kernels/sums.h"
@@ -32,6 +33,7 @@ BNGRAD_FINISH(grad_grad_frozen, FinishGradGrad<false>)
 BNGRAD_FINISH(moments, FinishMoments)
 BNGRAD_FINISH(apply, FinishApply)
 BNGRAD_FINISH(grad_apply, FinishGradApply)
+BNGRAD_KERNEL(copy_box, CopyBoxArguments, (CopyBox<T>(a)))
 BNGRAD_MAP(forward, MapForward)
 BNGRAD_MAP(grad_training, MapGradTraining<false>)
 BNGRAD_MAP(relu_grad_training, MapGradTraining<true>)
