@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from bngrad.graph.nodes import all_nodes
 from bngrad.validation.double import LIMIT, compared
-from bngrad.validation.numeric import POINTS, nearby
+from bngrad.validation.points import POINTS, nearby
 from bngrad.validation.references import load_reference
 from bngrad.validation.report import Check
 

@@ -14,7 +14,7 @@ from bngrad.graph.nodes import all_nodes
 from bngrad.validation.autograd import PYTORCH, against_autograd, load_autograd
 from bngrad.validation.common_values import CommonValues
 from bngrad.validation.double import forward_in_float64, too_large, whole_in_float64
-from bngrad.validation.float64 import Evaluator, evaluate
+from bngrad.validation.float64 import KeptEvaluation, evaluate
 from bngrad.validation.forward import Forward, forward_of, forward_part
 from bngrad.validation.inputs import feeds_of
 from bngrad.validation.lockstep import EXACT, lock_step
@@ -102,9 +102,9 @@ class Checks:
             yield self._on_stock()
 
     @cached_property
-    def _tested(self) -> Evaluator:
+    def _tested(self) -> KeptEvaluation:
         """The graph under test in float64."""
-        return Evaluator(ir.to_proto(self._subject.tested))
+        return KeptEvaluation(ir.to_proto(self._subject.tested))
 
     def _shown(self, stage: str) -> Callable[[int, int], None]:
         return lambda done, total: self._progress(stage, done / total)
@@ -135,6 +135,7 @@ class Checks:
             yield {name: value.astype(_narrow(types.get(name), value)) for name, value in values.items()}
 
         by_ort = subject.against == "ort"
+        self._progress(f"the original graph {'on its training build' if by_ort else 'in float64'}", None)
         try:
             return lock_step(
                 subject.tested,
@@ -172,7 +173,7 @@ class Checks:
         self._progress("PyTorch in float64", None)
         kinds = {name: kind for name, kind in self._kinds.items() if name in reference.outputs}
         try:
-            tested: Evaluator | str = too_large(subject.feeds) or self._tested
+            tested: KeptEvaluation | str = too_large(subject.feeds) or self._tested
         except UnsupportedNodeError as error:
             tested = str(error)
         check = against_autograd(
@@ -201,14 +202,15 @@ class Checks:
     def _numeric(self) -> Iterator[Check]:
         subject = self._subject
         loss = subject.loss or _only_scalar(subject.original)
+        self._progress("the forward model in float64", None)
         try:
             forward = self._forward(loss)
         except UnsupportedNodeError as error:
             yield Check("central differences", unit="relative", limit=0.0, skipped=str(error), required=True)
             return
         if forward.outputs:
-            self._progress("the forward model in float64", None)
             yield forward_in_float64(forward, self._tested, subject.feeds, self._kinds, loss)
+        self._progress("central differences", None)
         yield central_differences(
             self._tested,
             subject.feeds,

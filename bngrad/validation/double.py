@@ -32,10 +32,15 @@ MAX_ELEMENTS = 3_000_000
 """The most elements in inputs and parameters for which a model is evaluated in NumPy."""
 
 
+def elements_of(feeds: Mapping[str, Array]) -> int:
+    """Returns the number of elements in inputs and parameters."""
+    return sum(value.size for value in feeds.values())
+
+
 def too_large(feeds: Mapping[str, Array], most: int = MAX_ELEMENTS) -> str:
     """Returns why a model with these inputs is too large for NumPy; empty if it is not."""
-    total = sum(value.size for value in feeds.values())
-    return f"the inputs and parameters have {total} elements; the limit is {most}" if total > most else ""
+    total = elements_of(feeds)
+    return f"the inputs and parameters have {total:,} elements; the limit is {most:,}" if total > most else ""
 
 
 def whole_in_float64(

@@ -6,6 +6,9 @@ w_grad * v, up to an error of order h^2 plus the rounding error of the loss over
 If a ReLU unit changes sides within the step, the loss has a kink there, and the central difference is the slope of
 neither side. If a gradient disagrees, the difference of the two one-sided slopes shows whether the loss is smooth.
 If it is smooth, the gradient is wrong; otherwise a smaller step is used, and finally a nearby point.
+
+In a large network, v moves the inputs of a group of gradients together. If such a group disagrees, each of its
+gradients is compared by itself.
 """
 
 from __future__ import annotations
@@ -16,14 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.validation.double import TESTED, too_large
+from bngrad.validation.double import TESTED, elements_of
 from bngrad.validation.float64 import EvaluationError
-from bngrad.validation.noise import one_ulp_away
+from bngrad.validation.gradient_groups import SIZE, balanced, derivative, groups_of, moved
+from bngrad.validation.points import POINTS, Point, Points, direction_length
 from bngrad.validation.report import Check, Row
 from bngrad.validation.statistics import WorstSubjects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,23 +42,15 @@ STEPS = (1e-5, 1e-6, 1e-7)
 LIMIT = 1e-5
 """The largest allowed error, relative to |w_grad| |v|, the upper bound of the sum."""
 
-ROUNDING = 1e-14
-"""The minimum of the relative rounding error of the loss."""
-
-PERTURBATIONS = 2
-"""Number of evaluations with inputs perturbed by one ulp, which measure the rounding error of the loss."""
-
-POINTS = 4
-"""The most points at which a gradient is checked: the inputs, and nearby points if the inputs are at a kink."""
-
-POINT_DISTANCE = 1e-3
-"""The distance of nearby points, relative to the root mean square of an input."""
-
 KINK = 0.1
 """A kink explains an error if the one-sided slopes differ by at least this fraction of the error."""
 
 MAX_ELEMENTS = 600_000
-"""The most elements in inputs and parameters; lower than for one evaluation, because each gradient needs two."""
+"""The most elements in inputs and parameters of which each gradient gets a difference of its own."""
+
+
+_KINK, _NEARBY, _TOGETHER = "a kink within the step", "at a point nearby", "along one direction with"
+"""Notes of rows."""
 
 
 def central_differences(
@@ -80,9 +76,6 @@ def central_differences(
     """
     # Required: no other check compares the gradients with anything but our own training graph.
     check = Check("central differences", unit="relative", limit=LIMIT, required=True)
-    check.skipped = too_large(feeds, MAX_ELEMENTS)
-    if check.skipped:
-        return check
     if forward.stops:
         check.skipped = f"differences of the loss do not show what {forward.stops} stops"
         return check
@@ -91,107 +84,64 @@ def central_differences(
         return check
     generator, worst = np.random.default_rng(seed), WorstSubjects()
     try:
-        points = _Points(tested, feeds, gradients, forward, loss, seed)
+        points = Points(tested, feeds, gradients, forward, loss, seed)
         if not points.finite:
             value = points.first.loss
             check.undecided["gradients"] = f"the loss is {value} for these inputs; pass others with --inputs"
             return check
-        for done, (wrt, output) in enumerate(gradients.items(), start=1):
-            row = _checked(points, wrt, output, generator)
+        rows = _rows(points, gradients, generator, progress)
+        for wrt, output in gradients.items():
+            row = rows[wrt]
             if isinstance(row, Row):
                 check.rows.append(row)
                 worst.offer(output, row.measure, partial(_tensors, points.first, wrt, output))
             else:
                 check.undecided[output] = row
-            progress(done, len(gradients))
     except UnsupportedNodeError as error:
         check.skipped = str(error)
     except EvaluationError as error:
         check.rows.append(_failed("training graph", str(error)))
     check.statistics = worst.worst_first()
-    at_kink = sum(bool(row.note) and row.passed for row in check.rows)
-    if at_kink:
-        check.notes.append(
-            f"{at_kink} gradients have a kink of the loss within the step; they were checked beside it"
-        )
+    check.notes += _remarks(check.rows)
     return check
 
 
-class _Point(NamedTuple):
-    """A point at which the gradients are checked."""
-
-    feeds: dict[str, Array]
-    loss: float
-    rounding: float
-    """The rounding error of the loss."""
-    gradients: dict[str, Array]
-
-
-class _Points:
-    """The inputs and nearby points, each evaluated on first use."""
-
-    def __init__(
-        self,
-        tested: Evaluator,
-        feeds: Mapping[str, Array],
-        gradients: Mapping[str, str],
-        forward: Forward,
-        loss: str,
-        seed: int,
-    ) -> None:
-        self._tested, self._feeds, self._gradients = tested, feeds, gradients
-        self._forward, self._loss = forward, loss
-        self._generator = np.random.default_rng([seed, 1])
-        self._found: list[_Point] = []
-        self.first = next(iter(self))
-        self.finite = bool(np.isfinite(self.first.loss))
-
-    def __iter__(self) -> Iterator[_Point]:
-        for index in range(POINTS):
-            if index == len(self._found):
-                self._found.append(self._at(self._feeds if index == 0 else self._moved()))
-            yield self._found[index]
-
-    def loss_at(self, feeds: Mapping[str, Array]) -> float:
-        """Returns the loss of the forward model.
-
-        Raises:
-            EvaluationError: The loss is not a single number; a file may name any output as its loss.
-        """
-        loss = self._forward.evaluator.from_any(feeds, [self._loss])[self._loss]
-        if loss.size != 1:
-            raise EvaluationError(f"the loss {self._loss!r} has shape {list(loss.shape)}; expected one number")
-        return float(loss.item())
-
-    def _at(self, feeds: Mapping[str, Array]) -> _Point:
-        loss, rounding = self.loss_at(feeds), 0.0
-        for _ in range(PERTURBATIONS):
-            perturbed = {
-                name: one_ulp_away(feeds[name].astype(np.float64), self._generator) for name in self._gradients
-            }
-            rounding = max(rounding, 8 * abs(self.loss_at({**feeds, **perturbed}) - loss))
-        rounding = max(rounding, ROUNDING * abs(loss))
-        return _Point(dict(feeds), loss, rounding, self._tested.from_any(feeds, list(self._gradients.values())))
-
-    def _moved(self) -> dict[str, Array]:
-        return nearby(self._feeds, self._gradients, self._generator)
+def _remarks(rows: Sequence[Row]) -> Iterator[str]:
+    grouped = sum(_TOGETHER in row.note for row in rows)
+    if grouped:
+        yield (
+            f"{grouped} gradients were compared in groups of up to {SIZE}, each along one direction: an error of "
+            f"one shows from {SIZE * LIMIT:.1g} of its length"
+        )
+    at_kink = sum(row.passed and (_KINK in row.note or _NEARBY in row.note) for row in rows)
+    if at_kink:
+        yield f"{at_kink} gradients have a kink of the loss within the step; they were checked beside it"
 
 
-def nearby(feeds: Mapping[str, Array], names: Iterable[str], generator: np.random.Generator) -> dict[str, Array]:
-    """Returns inputs in float64, some of them moved by `POINT_DISTANCE`."""
-    moved = dict(feeds)
-    for name in names:
-        value = moved[name].astype(np.float64)
-        size = float(np.sqrt(np.mean(np.square(value)))) if value.size else 0.0
-        moved[name] = value + POINT_DISTANCE * (size or 1.0) * generator.standard_normal(value.shape)
-    return moved
+def _rows(
+    points: Points,
+    gradients: Mapping[str, str],
+    generator: np.random.Generator,
+    progress: Callable[[int, int], None],
+) -> dict[str, Row | str]:
+    """Returns the row of each gradient, or the reason why it cannot be checked, by the gradient's input."""
+    rows: dict[str, Row | str] = {}
+    if elements_of(points.first.feeds) > MAX_ELEMENTS:
+        for group in groups_of(points.first.bounds(gradients)):
+            rows |= _together(points, group, gradients, generator)
+            progress(len(rows), len(gradients))
+    for wrt, output in gradients.items():
+        if wrt not in rows:
+            rows[wrt] = _checked(points, wrt, output, generator)
+            progress(len(rows), len(gradients))
+    return rows
 
 
-def _tensors(point: _Point, wrt: str, output: str) -> list[tuple[str, str, Array]]:
+def _tensors(point: Point, wrt: str, output: str) -> list[tuple[str, str, Array]]:
     return [("input", wrt, point.feeds[wrt]), (f"computed by {TESTED}", output, point.gradients[output])]
 
 
-def _checked(points: _Points, wrt: str, output: str, generator: np.random.Generator) -> Row | str:
+def _checked(points: Points, wrt: str, output: str, generator: np.random.Generator) -> Row | str:
     """Returns the row of a gradient, or the reason why it cannot be checked."""
     for number, point in enumerate(points):
         value, gradient = point.feeds[wrt].astype(np.float64), point.gradients[output]
@@ -203,13 +153,32 @@ def _checked(points: _Points, wrt: str, output: str, generator: np.random.Genera
             return _failed(output, f"it is not finite where the loss is {point.loss:.6g}")
         if value.size == 0:
             return _row(output, _Slope(0.0, 0.0, 1.0, 0.0), "it has no elements")
-        result = _slope(points, point, wrt, gradient, _direction(value, gradient, generator))
+        direction = _direction(value, gradient, generator)
+        result = _slope(points, point, {wrt: gradient}, {wrt: direction})
         if result is not None:
             slope, kink = result
-            notes = ["a kink within the step"] if kink else []
-            notes += ["at a point nearby"] if number else []
+            notes = [_KINK] if kink else []
+            notes += [_NEARBY] if number else []
             return _row(output, slope, ", ".join(notes))
     return f"the loss has a kink at the inputs and at {POINTS - 1} points nearby"
+
+
+def _together(
+    points: Points, group: Sequence[str], gradients: Mapping[str, str], generator: np.random.Generator
+) -> dict[str, Row]:
+    """Returns the rows of a group of gradients, by their inputs; none if they differ, or are at a kink."""
+    point = points.first
+    own = {wrt: point.gradients[gradients[wrt]] for wrt in group}
+    directions = {
+        wrt: _direction(point.feeds[wrt].astype(np.float64), gradient, generator) for wrt, gradient in own.items()
+    }
+    result = _slope(points, point, own, balanced(directions, own))
+    if result is None or result[0].measure > LIMIT:
+        return {}
+    slope, kink = result
+    notes = [f"{_TOGETHER} {len(group) - 1} others"] if len(group) > 1 else []
+    notes += [_KINK] if kink else []
+    return {wrt: _row(gradients[wrt], slope, ", ".join(notes)) for wrt in group}
 
 
 def _direction(value: Array, gradient: Array, generator: np.random.Generator) -> Array:
@@ -220,8 +189,7 @@ def _direction(value: Array, gradient: Array, generator: np.random.Generator) ->
     if length > 0:
         direction = direction + gradient / length
         direction /= np.linalg.norm(direction)
-    # As long as the input, but at least 1, for inputs that are zero such as untrained biases.
-    return np.asarray(direction * max(float(np.linalg.norm(value)), 1.0))
+    return np.asarray(direction * direction_length(value))
 
 
 class _Slope(NamedTuple):
@@ -247,20 +215,20 @@ class _Slope(NamedTuple):
 
 
 def _slope(
-    points: _Points, point: _Point, wrt: str, gradient: Array, direction: Array
+    points: Points, point: Point, gradients: Mapping[str, Array], directions: Mapping[str, Array]
 ) -> tuple[_Slope, bool] | None:
     """Returns the derivative to judge, and whether the first step has a kink; None if the point is at a kink."""
-    got = float(np.sum(gradient * direction))
-    length = float(np.linalg.norm(gradient) * np.linalg.norm(direction))
-    value = point.feeds[wrt].astype(np.float64)
+    got, bound = derivative(directions, gradients)
     first: _Slope | None = None
     for step in STEPS:
         rounding = point.rounding / step
         if first is not None and rounding > KINK * first.error:
             break  # the step is too small compared with the rounding error
-        ahead, behind = (points.loss_at({**point.feeds, wrt: value + s * step * direction}) for s in (1, -1))
+        ahead, behind = (
+            points.loss_at({**point.feeds, **moved(point.feeds, directions, s * step)}) for s in (1, -1)
+        )
         want = (ahead - behind) / (2 * step)
-        slope = _Slope(got, want, max(length, abs(want)), rounding)
+        slope = _Slope(got, want, max(bound, abs(want)), rounding)
         # The difference of the one-sided slopes: the step times the curvature, or the change of slope at a kink.
         bend = abs(ahead + behind - 2 * point.loss) / step
         if slope.measure <= LIMIT or bend < KINK * slope.error:

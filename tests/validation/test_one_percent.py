@@ -14,7 +14,7 @@ import bngrad
 from bngrad.autodiff import edges
 from bngrad.autodiff import prepare_forward as forward
 from bngrad.autodiff.rules import RULES
-from bngrad.validation import stock
+from bngrad.validation import gradient_groups, numeric, stock
 from pairwise import every_value
 
 pytestmark = pytest.mark.usefixtures("shared_oracle")
@@ -90,6 +90,21 @@ def test_one_percent_in_a_gradient_is_found(training, name, against):
     if against == "reference":
         assert failed["central differences"] == {f"{name}_grad"}
     assert set().union(*failed.values()) == {f"{name}_grad"}
+
+
+@pytest.mark.parametrize("name", [None, *WRT])
+def test_gradients_of_a_large_network_are_compared_in_groups(training, name, monkeypatch):
+    """A group that disagrees is compared gradient by gradient, so that the report names the wrong one."""
+    monkeypatch.setattr(numeric, "MAX_ELEMENTS", 20)
+    monkeypatch.setattr(gradient_groups, "SIZE", 5)
+    rewritten = training if name is None else scaled(training, f"{name}_grad", 1.001)
+    report = bngrad.validate(network(), rewritten=rewritten, against="numeric", implementation="function")
+    (check,) = (check for check in report.checks if check.name == "central differences")
+    assert {row.tensor for row in check.rows} == {f"{wrt}_grad" for wrt in WRT}
+    assert {row.tensor for row in check.failures} == ({f"{name}_grad"} if name else set())
+    grouped = [row for row in check.rows if "along one direction with 3 others" in row.note]
+    assert len(grouped) == (8 if name is None else 4)
+    assert f"{len(grouped)} gradients were compared in groups" in " ".join(check.notes)
 
 
 # ---- mistakes of ours, from which our own training graph is no witness ----

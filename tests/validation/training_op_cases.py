@@ -12,8 +12,8 @@ from onnx import helper
 
 from bngrad.validation.training_ops import FUNCTIONS
 
-DOMAIN = {op_type: domain for domain, op_type in FUNCTIONS if domain != "bngrad"} | {"Conv": ""}
-"""The domain of an op, none of ``bngrad``'s; com.microsoft for Gelu, which is in both. Conv is the evaluator's."""
+DOMAIN = {op_type: domain for domain, op_type in FUNCTIONS if domain != "bngrad"}
+"""The domain of an op, none of ``bngrad``'s; com.microsoft for Gelu, which is in both."""
 
 
 def values(*shape, seed=0):

@@ -38,6 +38,7 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "AveragePool"): pooling.average_pool,
     ("", "AveragePoolGrad"): pooling.average_pool_grad,
     ("", "BatchNormalization"): batch_norm.batch_normalization,
+    ("", "Conv"): convolution.conv,
     ("", "ConvTranspose"): convolution.conv_transpose,
     ("", "DeformConv"): deformable.deform_conv,
     ("", "Erf"): activation.erf,

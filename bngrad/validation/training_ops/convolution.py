@@ -1,10 +1,13 @@
-"""ConvTranspose and the gradient of Conv, for any number of spatial dimensions.
+"""Conv, ConvTranspose and the gradient of Conv, for any number of spatial dimensions.
 
-ConvTranspose is implemented here because onnx's reference evaluator computes only one output channel per group.
+Conv is implemented here because onnx's reference evaluator loops over the elements of the kernel in Python, and
+the kernel of a lowered weight gradient is as large as an image. Its ConvTranspose computes only one output channel
+per group.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +19,42 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bngrad.validation.training_ops._types import Array
+
+
+_COLUMNS = 1 << 25
+"""The most elements of windows that `conv` copies at a time, if one sample has no more."""
+
+
+def conv(
+    X: Array,
+    W: Array,
+    B: Array | None = None,
+    *,
+    auto_pad: str | None = None,
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    """Returns Y with Y[n, m, o] = B[m] + sum over c, k of W[m, c, k] * X[n, c, o * stride + k * dilation - pad].
+
+    With groups, c runs over the input channels of the group of m.
+    """
+    spatial = X.ndim - 2
+    windows = slide(X.shape[2:], kernel_shape or W.shape[2:], strides, pads, dilations, auto_pad)
+    weight = W.reshape(group, W.shape[0] // group, -1)  # [group, M, C * kernel]
+    out, length = math.prod(windows.out), weight.shape[2]
+    # The windows of some samples at a time, which are copied to be factors of matrix products.
+    count = max(1, _COLUMNS // max(1, group * length * out))
+    parts = []
+    for start in range(0, len(X), count):
+        view = windows.view(X[start : start + count], 0)  # [N, C, *out, *kernel]
+        columns = view.transpose(1, *range(2 + spatial, 2 + 2 * spatial), 0, *range(2, 2 + spatial))
+        product = weight @ columns.reshape(group, length, len(view) * out)  # [group, M, N * out]
+        parts.append(np.moveaxis(product.reshape(len(W), len(view), *windows.out), 1, 0))
+    Y = np.concatenate(parts)
+    return Y if B is None else Y + B.reshape(-1, *[1] * spatial)
 
 
 def conv_grad(
