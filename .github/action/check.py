@@ -2,7 +2,7 @@
 
 A step of action.yml, which runs with the Python that bngrad is installed for; it runs elsewhere, too. It prints
 the output of the commands, and annotations of GitHub Actions. Exit codes: 0 if every model passed, 1 if one did
-not, 2 if one could not be checked.
+not, 2 if one could not be checked, 3 if a check that decides could not be run for one.
 """  # noqa: INP001
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pathlib import Path
 from bngrad.reports.annotations import annotation
 from bngrad.reports.summary import error_summary, inspection_summary
 
-FAILED, ERROR = 1, 2
+FAILED, ERROR, INCOMPLETE = 1, 2, 3
+_BY_SEVERITY = (0, INCOMPLETE, FAILED, ERROR)
 FORMATS = {"junit": "xml", "html": "html", "sarif": "sarif"}
 """The ending of each format of a report, by its option of `validate`."""
 
@@ -65,7 +66,7 @@ def check(options: argparse.Namespace) -> int:
             code, summary = validate(model, options.against, more, options.reports / name)
             codes.append(code)
             append(options.summary, summary)
-    return max(codes)
+    return max(codes, key=_BY_SEVERITY.index)
 
 
 def append(path: Path | None, summary: str) -> None:
@@ -138,7 +139,7 @@ def run(command: list[str], models: list[str]) -> tuple[int, list[str]]:
     """Runs a command of bngrad, prints what it prints and its annotations.
 
     Returns:
-        The exit code: 0, `FAILED` or `ERROR`; and the lines on stderr.
+        The exit code: 0, `FAILED`, `INCOMPLETE` or `ERROR`; and the lines on stderr.
     """
     # Nothing that a command prints, such as a name in a model, is a command of GitHub's runner.
     token = secrets.token_hex(16) if os.environ.get("GITHUB_ACTIONS") == "true" else ""
@@ -156,7 +157,7 @@ def run(command: list[str], models: list[str]) -> tuple[int, list[str]]:
         elif done.returncode != 0:
             message = last(errors) or f"exit code {done.returncode}"
             say(annotation("error", message, title="bngrad", file=models[0]))
-    return done.returncode if done.returncode in (0, FAILED) else ERROR, errors
+    return done.returncode if done.returncode in _BY_SEVERITY else ERROR, errors
 
 
 def last(errors: list[str]) -> str:

@@ -1,6 +1,6 @@
 """The command line: ``bngrad COMMAND``.
 
-Exit codes: 0 success, 1 a check failed, 2 error (one line on stderr), 130 interrupted.
+Exit codes: 0 success, 1 a check failed, 2 error (one line on stderr), 3 a check was not run, 130 interrupted.
 
 Neither this module nor a command's module imports anything slow at the top, so that ``--help`` starts fast.
 """
@@ -15,7 +15,7 @@ import click
 
 from bngrad import __version__
 from bngrad.cli.bench import bench_command
-from bngrad.cli.causes import is_caused_by
+from bngrad.cli.causes import is_caused_by, notes_of
 from bngrad.cli.completion import completion_command
 from bngrad.cli.console import print_line
 from bngrad.cli.differentiate import differentiate_command
@@ -38,10 +38,10 @@ _WITHOUT_A_MODEL = ("completion", "library-path", "oracle")
 _SECTIONS = {
     "Exit codes": {
         "0": "Success.",
-        "1": "A check failed: `validate` found a difference or compared nothing; `inspect --fail-on` found a "
-        "hazard or a warning; `train` had a loss that is not "
-        "finite; `oracle status` found no complete environment.",
+        "1": "A check failed: `validate` found a difference; `inspect --fail-on` found a hazard or a warning; "
+        "`train` had a loss that is not finite; `oracle status` found no complete environment.",
         "2": "An error: one line on stderr, `bngrad: error: MESSAGE`. No output was written.",
+        "3": "`validate` is incomplete: no comparison failed, but a check that decides could not be run.",
         "130": "Interrupted (Ctrl-C).",
     },
     "Environment variables": {
@@ -103,8 +103,8 @@ def run(arguments: list[str]) -> int:
     try:
         result = cli.main(arguments, prog_name="bngrad", standalone_mode=False, obj=debug)
         sys.stdout.flush()
-    except (click.Abort, KeyboardInterrupt):
-        return 130
+    except (click.Abort, KeyboardInterrupt) as interrupt:
+        return _interrupted(interrupt)
     except (SystemExit, BrokenPipeError):
         # click exits here only if stdout was closed, as by `bngrad ... | head`.
         return 0
@@ -113,7 +113,7 @@ def run(arguments: list[str]) -> int:
             click.echo(visible(traceback.format_exc(), keep=LINES), err=True, nl=False)
         # A C++ module turns an interrupt during its import into an ImportError.
         if is_caused_by(error, KeyboardInterrupt):
-            return 130
+            return _interrupted(error)
         message = error_message(error)
         if isinstance(error, click.UsageError) and "--distributed" in arguments:
             message = usage_error(message)
@@ -121,6 +121,13 @@ def run(arguments: list[str]) -> int:
         return result if isinstance(result, int) else 0
     # Outside of the except block: the exception keeps all of the command's memory alive.
     return _fail(message)
+
+
+def _interrupted(error: BaseException) -> int:
+    """Prints where the work was, if it was long enough to have a progress display, and returns the exit code."""
+    for note in notes_of(error):
+        print_line("interrupted", f"{note}; files are as they were, or complete")
+    return 130
 
 
 def _fail(message: str) -> int:

@@ -115,9 +115,9 @@ def bench_command(
     else:
         cases = cases_of_shapes(shapes, axes=axes, layout=layout, dtype=dtype or "float", op=op, frozen=frozen)
     rows = []
-    with progress() as show:
+    with progress("measuring the bandwidth") as show:
         for done, (case, count) in enumerate(cases.items()):
-            show(case.shape_text, done / len(cases))
+            show("timing the kernels", done / len(cases), case.shape_text)
             rows.append(measure(case, count=count, threads=threads, repeats=repeats, device=device))
     document: BenchDocument = {
         "library": str(native_library.library_path()),

@@ -33,7 +33,7 @@ def install_command(as_json: bool) -> None:
     from bngrad.cli.progress import progress
     from bngrad.oracle import install
 
-    with progress() as show:
+    with progress("the oracle's environment") as show:
         environment = install(show)
     if as_json:
         document: OracleDocument = {"state": "ready", "path": str(environment.path), "problem": None}

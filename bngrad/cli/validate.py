@@ -95,8 +95,8 @@ def validate_command(
 
     MODEL is a forward model, or a training graph from ONNX Runtime's gradient builder; with `--against numeric`,
     also one from differentiate or rewrite; with `--against torch`, a forward model only. A model without a loss
-    needs --loss-fn. Exit code 1 if anything differs, or if nothing was compared. The reports are written with exit
-    code 2, too: MODEL is an error there, with the reason.
+    needs --loss-fn. Exit code 1 if anything differs, 3 if nothing does but a check that decides could not be run.
+    The reports are written with exit code 2, too: MODEL is an error there, with the reason.
 
     Documentation: [How validate decides](../explanation/validate.md), [In CI](../guides/ci.md),
     [Reports in a browser](../guides/reports.md).
@@ -113,7 +113,7 @@ def validate_command(
     from bngrad.reports.sarif import write_report_sarif
     from bngrad.reports.summary import write_summary
     from bngrad.reports.text import print_text
-    from bngrad.validation.report import failed_report
+    from bngrad.validation.report import EXIT_CODES, failed_report
     from bngrad.validation.validate import validate
 
     outputs = {
@@ -152,7 +152,7 @@ def validate_command(
             loaded = {Path(path): files.load(path) for path in (model, rewritten) if path is not None}
         arrays = load_arrays(inputs) if inputs is not None else None
     check_outputs(outputs.values(), loaded)  # their external data
-    with errors_reported(), progress() as show:
+    with errors_reported(), progress("reading the model") as show:
         chosen = ValidateOptions(rewritten=rewritten, inputs=arrays, dims=dims, **options)
         report = validate(model, chosen, show)
     print_warnings(report.warnings)
@@ -162,4 +162,4 @@ def validate_command(
             print_json(report.to_dict())
         else:
             print_text(report, stdout_console(), rows)
-    return 0 if report.passed else 1
+    return EXIT_CODES[report.verdict]

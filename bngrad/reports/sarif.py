@@ -26,6 +26,7 @@ from bngrad.reports.rules import (
     project_url,
 )
 from bngrad.reports.visible import LINES, visible
+from bngrad.validation.report import EXIT_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,7 +107,7 @@ def write_report_sarif(report: Report, path: Path) -> None:
         "validate",
         [report.model],
         findings,
-        exit_code=2 if report.error else 0 if report.passed else 1,
+        exit_code=2 if report.error else EXIT_CODES[report.verdict],
         category=f"validate/{report.against}/{_uri(report.model)}",
         notes=report.notes,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bngrad.io.writing import write_text
 from bngrad.reports.findings import findings_of_report
 from bngrad.reports.visible import visible
+from bngrad.validation.report import VERDICTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,11 +45,9 @@ def _lines(report: Report) -> Iterator[str]:
     if report.error:
         yield error_summary(report.model, report.error).removesuffix("\n")
         return
-    verdict = "passed" if report.passed else "FAILED"
-    yield f"### {_code(report.model)}: {verdict}"
+    yield f"### {_code(report.model)}: {VERDICTS[report.verdict]}"
     yield ""
-    if not report.passed:
-        yield from (_plain(report.reason), "")
+    yield from (text for line in (report.reason, report.advice) if line for text in (_plain(line), ""))
     rows = [_check(check) for check in report.checks]
     yield from _table(("check", "result", "comparisons", "failed", "worst", "limit"), rows)
     yield f"Against {report.against}, seed {report.seed}, implementations {', '.join(report.implementations)}."
@@ -65,7 +64,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def _check(check: Check) -> tuple[str, ...]:
-    result = "passed" if check.passed else "skipped" if check.skipped and not check.required else "FAILED"
+    result = "passed" if check.passed else "skipped" if check.skipped else "FAILED" if check.rows else "INCOMPLETE"
     if not check.rows:
         return (check.name, f"{result}: {_plain(check.problem)}", "0", "0", "", "")
     worst = check.worst_first()[0]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.reports.tables import Column, print_table, print_text_line
-from bngrad.validation.report import rank
+from bngrad.validation.report import VERDICTS, rank
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from bngrad.validation.report import Check, Report, Row
+
+
+_COLORS = {"passed": "green", "failed": "red", "incomplete": "yellow"}
 
 
 def print_text(report: Report, console: Console, rows: int = 8) -> None:
@@ -41,10 +44,13 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
             line(f"note: {note}")
         for name, reason in check.undecided.items():
             line(f"not compared: {name}: {reason}")
-    console.print("\n[green]passed[/green]" if report.passed else "\n[red]FAILED[/red]", end="")
+    color = _COLORS[report.verdict]
+    console.print(f"\n[{color}]{VERDICTS[report.verdict]}[/{color}]", end="")
     line(f": {report.against}, seed {report.seed}, implementations {', '.join(report.implementations)}")
     if not report.passed:
         line(report.reason)
+        if report.advice:
+            line(report.advice)
 
 
 def _print_summary(check: Check, console: Console) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from bngrad.validation.statistics import TensorStatistics
 
 Array = NDArray[Any]
+
+Verdict = Literal["passed", "failed", "incomplete"]
+
+VERDICTS: dict[Verdict, str] = {"passed": "passed", "failed": "FAILED", "incomplete": "INCOMPLETE"}
+"""Verdicts as reports print them."""
+
+EXIT_CODES: dict[Verdict, int] = {"passed": 0, "failed": 1, "incomplete": 3}
+"""The exit code of `validate`; 2 is an error."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +133,8 @@ class Report:
     """The versions and the machine of the run."""
     error: str = ""
     """The reason why the model could not be validated; empty if it was."""
+    other_references: list[str] = field(default_factory=list)
+    """The references that could decide if a check of this one cannot be run."""
 
     @property
     def providers(self) -> list[str]:
@@ -135,6 +145,22 @@ class Report:
     def passed(self) -> bool:
         """True if at least one check was run, and all checks that were run or are required passed."""
         return not self.reason
+
+    @property
+    def verdict(self) -> Verdict:
+        """``incomplete`` if no comparison failed, but one that decides could not be made."""
+        if self.passed:
+            return "passed"
+        return "failed" if self.error or any(check.failures for check in self.checks) else "incomplete"
+
+    @property
+    def advice(self) -> str:
+        """The references that could decide an incomplete report, in one sentence; empty for others."""
+        skipped = any(check.required and check.skipped for check in self.checks)
+        if self.verdict != "incomplete" or not skipped or not self.other_references:
+            return ""
+        others = " or ".join(f"--against {name}" for name in self.other_references)
+        return f"No comparison failed. {others} can decide."
 
     @property
     def reason(self) -> str:
@@ -155,14 +181,16 @@ class Report:
             for row in check.worst_first()[:1]:
                 line += f"; largest {row.measure:.3g} {check.unit}, of {row.tensor!r} (limit {check.limit:g})"
             lines.append(line)
-        return "\n".join([*lines, "passed" if self.passed else f"FAILED: {self.reason}"])
+        return "\n".join([*lines, f"{VERDICTS[self.verdict]}{'' if self.passed else f': {self.reason}'}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON document of ``--json``; infinities and NaN are given as text."""
         document = asdict(self)
         document["providers"] = self.providers
         document["passed"] = self.passed
+        document["verdict"] = self.verdict
         document["reason"] = self.reason
+        document["advice"] = self.advice
         for check, content in zip(self.checks, document["checks"], strict=True):
             content["passed"] = check.passed
             content["rows"] = [asdict(row) for row in check.worst_first()]

@@ -25,6 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bngrad.autodiff.recorded_stops import with_recorded_stops
+from bngrad.autodiff.stop_gradient import stop_nodes
 from bngrad.errors import InputError, LibraryError, OracleError
 from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.nodes import all_nodes
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from bngrad.options import Implementation
     from bngrad.oracle import Oracle
     from bngrad.validation.checks import Progress
+    from bngrad.validation.subject import Subject
 
 
 def validate(
@@ -78,6 +81,7 @@ def validate(
     implementations, notes = _implementations(options.implementation)
     rtol, atol = options.rtol, options.atol
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
+    progress("reading the model", None)
     own = as_ir(model)
     source, loss, more, warnings = with_loss(own, options)
     options = replace(options, loss=loss, loss_fn=None, prediction=None)
@@ -89,6 +93,7 @@ def validate(
         notes += mode_notes(source, options)
         if isinstance(options.rewritten, str | Path):
             notes.append(f"the training graph that was validated is {str(options.rewritten)!r}")
+        progress("building the training graph", None)
         subject = find_subject(name, source, options, oracle)
         implementations, unsupported = _supported_implementations(implementations, subject.tested)
         report = Report(
@@ -102,6 +107,7 @@ def validate(
             warnings=warnings,
             identity=identity(own, model if isinstance(model, str | Path) else None),
             environment=environment(options.device),
+            other_references=_other_references(options.against, subject),
         )
         if (inside := batch_norms_inside(subject.original)) and subject.against in ("ort", "reference"):
             report.notes.append(
@@ -162,6 +168,16 @@ def _supported_implementations(
         raise InputError(f"the {implementation} implementation {unsupported[implementation]}; use native")
     left_out = [implementation for implementation in implementations if implementation in unsupported]
     return supported, [f"the {name} implementation was not checked: it {unsupported[name]}" for name in left_out]
+
+
+def _other_references(against: str, subject: Subject) -> list[str]:
+    """Returns the references that compare gradients otherwise, and accept the model."""
+    if against == "torch":
+        return ["reference", "ort"]
+    if subject.forward is None:
+        return ["ort"]
+    by_ort = against != "ort" and not any(stop_nodes(with_recorded_stops(subject.forward)))
+    return ["torch", *(["ort"] if by_ort else [])]
 
 
 def _batch_norms(model: ir.Model) -> dict[str, int]:

@@ -46,7 +46,11 @@ DOCUMENTS = {
 }
 """The document of each command with ``--json``."""
 
-_PROPERTIES = {Check: ("passed",), Report: ("providers", "passed", "reason"), StepInfo: ("model",)}
+_PROPERTIES = {
+    Check: ("passed",),
+    Report: ("providers", "passed", "verdict", "reason", "advice"),
+    StepInfo: ("model",),
+}
 """Properties that documents have besides the fields."""
 
 _OMITTED = {StateTensor: ("new", "weight", "offset", "updates_behind"), StepInfo: ("flat",)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -87,10 +88,15 @@ def test_what_fails_says_why_in_every_form(case, tmp_path):
     assert result.reason == reason
     document = json.loads(json.dumps(result.to_dict()))
     assert (document["passed"], document["reason"]) == (False, reason)
-    assert "FAILED: numeric" in text_of(result)
+    verdict = "FAILED" if any(check.failures for check in result.checks) else "INCOMPLETE"
+    assert f"{verdict}: numeric" in text_of(result)
+    assert f"{verdict}: {reason}" in str(result)
+    assert document["verdict"] == verdict.lower()
     assert reason in text_of(result)
     write_html(result, tmp_path / "report.html")
-    assert "FAILED" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"</svg> {verdict if verdict == 'FAILED' else 'Incomplete'}</h1>" in (
+        tmp_path / "report.html"
+    ).read_text(encoding="utf-8")
     root = junit_of(result, tmp_path)
     assert [f.get("message") for f in root.iterfind("testsuite[@name='report']//failure")] == [reason]
     for suite in root.iter("testsuite"):
@@ -105,6 +111,16 @@ def test_a_check_counts_what_it_could_not_decide(tmp_path):
     assert "note: 2 kinks" in text_of(result)
     assert [s.get("message") for s in junit_of(result, tmp_path).iter("skipped")] == ["a kink"]
     assert result.to_dict()["checks"][0]["undecided"] == {"w_grad": "a kink"}
+
+
+def test_an_incomplete_report_names_what_can_decide():
+    result = report(check(row(passed=True)), check(skipped="an op", required=True))
+    result.other_references = ["torch", "ort"]
+    advice = "No comparison failed. --against torch or --against ort can decide."
+    assert result.advice == result.to_dict()["advice"] == advice
+    assert advice in text_of(result)
+    assert replace(result, checks=[check(row(passed=True))]).advice == ""
+    assert replace(result, checks=[*result.checks, check(row(passed=False))]).verdict == "failed"
 
 
 @pytest.mark.parametrize("values", [[0.5, math.nan], [math.nan, 0.5], [math.nan, math.inf, 2.0]], ids=str)
