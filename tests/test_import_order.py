@@ -27,7 +27,7 @@ ORDER = (
     ("autodiff", "distributed"),
     ("inspection", "oracle"),
     ("training",),
-    ("validation", "ort_training", "functional", "api"),
+    ("validation", "ort_training", "functional", "federated", "api"),
     ("torch", "keras"),
     ("__init__",),
     ("bench",),

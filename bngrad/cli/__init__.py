@@ -14,6 +14,7 @@ import traceback
 import click
 
 from bngrad import __version__
+from bngrad.cli.average import average_command
 from bngrad.cli.bench import bench_command
 from bngrad.cli.causes import is_caused_by, notes_of
 from bngrad.cli.completion import completion_command
@@ -27,6 +28,7 @@ from bngrad.cli.library_path import library_path_command
 from bngrad.cli.oracle import oracle_group
 from bngrad.cli.ranks import usage_error
 from bngrad.cli.rewrite import rewrite_command
+from bngrad.cli.statistics import statistics_command
 from bngrad.cli.step import step_command
 from bngrad.cli.train import train_command
 from bngrad.cli.validate import validate_command
@@ -78,6 +80,8 @@ for command in (
     step_command,
     train_command,
     finalize_command,
+    statistics_command,
+    average_command,
     differentiate_command,
     rewrite_command,
     validate_command,

@@ -134,6 +134,62 @@ class FinalizeDocument(TypedDict):
     """Those that stay as they are."""
 
 
+class ReestimatedDocument(TypedDict):
+    """The new running statistics of a batch norm, compared with the old ones."""
+
+    name: str
+    """The batch norm."""
+    elements: int
+    """The number of values of a channel that the statistics are of."""
+    mean_shift: float
+    """The largest distance of an old mean from the new one, in new standard deviations."""
+    std_ratio: float
+    """The largest factor, 1 or more, between an old and a new standard deviation."""
+    far_off: bool
+    """True if the mean shift is above 0.5, or the factor above 1.5."""
+
+
+class LossDocument(TypedDict):
+    """The loss of the data in inference mode."""
+
+    loss: float
+    """The loss."""
+    accuracy: float | None
+    """The fraction of the data that is classified correctly; null if the model is not a classifier."""
+
+
+class StatisticsDocument(TypedDict):
+    """The document of ``bngrad statistics --json``."""
+
+    model: str
+    """The model that was read."""
+    output: str
+    """The model that was written."""
+    samples: int
+    """The number of samples."""
+    batches: int
+    """The number of batches."""
+    batch_norms: list[ReestimatedDocument]
+    """The batch norms with new statistics."""
+    before: LossDocument | None
+    """The loss with the old statistics; null without a loss, or data for it."""
+    after: LossDocument | None
+    """The loss with the new statistics; null without a loss, or data for it."""
+
+
+class AverageDocument(TypedDict):
+    """The document of ``bngrad average --json``."""
+
+    states: list[str]
+    """The states that were read."""
+    weights: list[float]
+    """Their weights in the average."""
+    output: str
+    """The state that was written."""
+    tensors: int
+    """The number of its tensors."""
+
+
 class BenchDocument(TypedDict):
     """The document of ``bngrad bench --json``."""
 

@@ -14,7 +14,7 @@ from bngrad.io.arrays import load_array, load_arrays
 from bngrad.training.data_inputs import require_all, require_known, require_shape, require_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -139,13 +139,16 @@ def permutation(count: int, seed: int, epoch: int) -> Array:
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
-def load_data(sources: Sequence[str], inputs: Mapping[str, DataInput]) -> dict[str, Array]:
+def load_data(
+    sources: Sequence[str], inputs: Mapping[str, DataInput], *, optional: Collection[str] = ()
+) -> dict[str, Array]:
     """Reads arrays for the data inputs of a step.
 
     Args:
         sources: Each an .npz file with arrays by input name, a folder with a file ``<input>.npy`` for each array,
             or ``<input>=FILE.npy``.
         inputs: The data inputs.
+        optional: The inputs that may have no array.
 
     Raises:
         InputError: A file cannot be read, an array is there twice or missing, or there is no such input.
@@ -156,7 +159,7 @@ def load_data(sources: Sequence[str], inputs: Mapping[str, DataInput]) -> dict[s
             if name in arrays:
                 raise InputError(f"{source} has {name!r}, which an earlier --data has, too; give it once")
             arrays[name] = array
-    require_all(arrays, inputs)
+    require_all(arrays, [name for name in inputs if name in arrays or name not in optional])
     return arrays
 
 

@@ -14,7 +14,7 @@ from bngrad.training.data_inputs import not_finite
 from bngrad.training.step_errors import refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import onnx_ir as ir
     import onnxruntime
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from bngrad.runtime.device_arrays import DeviceArray
     from bngrad.training.class_labels import ClassLabels
-    from bngrad.training.step_info import StepInfo
 
     Array = NDArray[Any]
 
@@ -32,15 +31,20 @@ class LabelChecks:
 
     Args:
         evaluation: The evaluation graph of the step; its types are inferred.
-        info: The metadata of the step.
+        data: The data inputs.
+        loss: The name of the loss.
         session: Creates a session for a model.
     """
 
     def __init__(
-        self, evaluation: ir.Model, info: StepInfo, session: Callable[[ir.Model], onnxruntime.InferenceSession]
+        self,
+        evaluation: ir.Model,
+        data: Collection[str],
+        loss: str,
+        session: Callable[[ir.Model], onnxruntime.InferenceSession],
     ) -> None:
         InferTypesPass()(evaluation)
-        labels = find_class_labels(evaluation, info.data, info.loss)
+        labels = find_class_labels(evaluation, data, loss)
         self.checked: list[ClassLabels] = [entry for entry in labels if entry.range.unchecked is None]
         """The labels that are checked."""
         program = program_of(evaluation, self.checked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,8 +13,12 @@ from bngrad.training.dataset import permutation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from bngrad.training.dataset import Dataset
-    from bngrad.training.trainer import Trainer
+    from bngrad.training.label_checks import LabelChecks
+    from bngrad.training.loss_of_batches import LossOfBatches
+    from bngrad.training.ranks import Ranks
 
 _TRIES = 3
 """The number of batches by which the kind of a loss of several batches is decided."""
@@ -22,6 +26,25 @@ _TRIES = 3
 
 class Interrupted(Exception):  # noqa: N818 - no error
     """The user wants the run to end."""
+
+
+class Evaluated(Protocol):
+    """A state that is evaluated, of a trainer or in a model."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks that share the batches."""
+
+    @property
+    def labels(self) -> LabelChecks:
+        """The class labels among the data."""
+
+    @property
+    def loss_of_batches(self) -> LossOfBatches:
+        """The loss of several batches."""
+
+    def evaluate_parts(self, /, **data: Any) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:  # noqa: ANN401
+        """Returns the outputs for a batch, and its part in the loss of several."""
 
 
 class Evaluation(NamedTuple):
@@ -35,7 +58,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    trainer: Trainer,
+    trainer: Evaluated,
     dataset: Dataset,
     size: int,
     *,
@@ -43,12 +66,12 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
     warning: Callable[[str], None] = lambda line: warn([line]),
 ) -> Evaluation:
-    """Evaluates the state of a trainer; each of its ranks takes some of the batches.
+    """Evaluates a state; each of its ranks takes some of the batches.
 
     The result is the same on all ranks, and depends only on the samples and the size of the batches.
 
     Args:
-        trainer: The trainer.
+        trainer: The trainer, or what else has a state.
         dataset: The samples.
         size: The number of samples of a batch.
         drop_last: Whether to leave out a last batch with fewer samples.
@@ -82,7 +105,7 @@ def evaluate(
     return Evaluation(loss.total(whole[:, 3:], whole[:, 0]), correct / counted if counted else None)
 
 
-def _decide(trainer: Trainer, dataset: Dataset, size: int) -> dict[str, Any]:
+def _decide(trainer: Evaluated, dataset: Dataset, size: int) -> dict[str, Any]:
     """Decides whether the loss of several batches is an average; the reason if it is not that of all samples."""
     loss = trainer.loss_of_batches
     third = max(min(size, len(dataset)) // 3, 1)

@@ -206,3 +206,49 @@ class StepOptions(UpdateOptions, TrainingOptions):
     def forward(self, **changes: Any) -> DifferentiateOptions:  # noqa: ANN401 - of the types of the fields
         """Returns the options of `differentiate` among these, with changes."""
         return DifferentiateOptions(**(values_of(TrainingOptions, self) | changes))
+
+
+AveragedStatistics = Literal["merge", "mean", "local"]
+"""The running statistics of an average: those of the union of the data, means, or a client's own."""
+
+OptimizerState = Literal["average", "reset", "keep"]
+"""The optimizer state of an average: the mean, zeros, or a client's own."""
+
+
+class AverageKeywords(TypedDict, total=False):
+    """The fields of `AverageOptions`."""
+
+    statistics: AveragedStatistics
+    optimizer: OptimizerState
+    fedbn: bool
+    local: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageOptions(Options):
+    """The options of `bngrad.federated.average`, which describes each."""
+
+    statistics: AveragedStatistics = option(
+        "merge",
+        "Running statistics: those of the union of the clients' data (merge), means of means and variances "
+        "(mean), or those of --own (local).",
+        group=BATCH_NORMS,
+    )
+    fedbn: bool = option(
+        False,
+        "Keep scales, biases and statistics of all batch norms as --own has them, as in FedBN.",
+        group=BATCH_NORMS,
+    )
+    optimizer: OptimizerState = option(
+        "average",
+        "Optimizer state: the mean (average), zeros, from which the updates are counted anew (reset), or that of "
+        "--own (keep).",
+    )
+    local: Sequence[str] = option(
+        (), "Weight, or pattern, that stays as --own has it (repeatable).", metavar="NAME"
+    )
+
+    @property
+    def keeps_own(self) -> bool:
+        """True if some tensors are those of one client."""
+        return self.statistics == "local" or self.optimizer == "keep" or self.fedbn or bool(self.local)

@@ -7,7 +7,7 @@ weights, and Adam and AdamW keep the same moments.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from bngrad.errors import InputError
 
@@ -27,12 +27,27 @@ class StateDict(dict[str, "NDArray[Any]"]):
 
     Args:
         arrays: The state, in the named layout.
-        info: The metadata of the step.
+        document: The result of `state_document`.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], info: StepInfo) -> None:
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], document: Mapping[str, Any]) -> None:
         super().__init__(arrays)
-        self.origin = origin_of(info)
+        self.document = dict(document)
+
+    @property
+    def origin(self) -> object:
+        """The record of the training step, see `origin_of`."""
+        return self.document.get(KEY)
+
+
+def state_document(info: StepInfo) -> dict[str, Any]:
+    """Returns what a state records beside its tensors; anything that JSON can hold."""
+    return {
+        "model": info.model,
+        "roles": {name: entry.role for name, entry in info.state.items()},
+        "batch_norms": [dict(vars(batch_norm)) for batch_norm in info.batch_norms],
+        KEY: origin_of(info),
+    }
 
 
 def origin_of(info: StepInfo) -> dict[str, Any]:
@@ -45,6 +60,11 @@ def origin_of(info: StepInfo) -> dict[str, Any]:
         "fingerprint": None if info.fingerprint is None else vars(info.fingerprint),
     }
     return dict(json.loads(json.dumps(origin)))  # as it is read from a file
+
+
+def is_record(origin: object) -> TypeGuard[dict[str, Any]]:
+    """Returns whether a value of JSON is the record of a training step."""
+    return isinstance(origin, dict) and isinstance(origin.get("optimizer"), dict)
 
 
 def check_origin(what: object, origin: object, info: StepInfo, *, anyway: bool) -> list[str]:
@@ -62,10 +82,10 @@ def check_origin(what: object, origin: object, info: StepInfo, *, anyway: bool) 
     Raises:
         InputError: The state is of another step.
     """
-    if not isinstance(origin, dict) or not isinstance(origin.get("optimizer"), dict):
+    if not is_record(origin):
         line = "the names, types and shapes of the state are checked, but neither the model nor the optimizer"
         return [f"{what} does not record which training step wrote it: {line}"]
-    if difference := "; ".join(differences(origin, info)):
+    if difference := "; ".join(differences(origin, origin_of(info))):
         line = f"{what} is the state of another training step: {difference}"
         if anyway:
             return [line]
@@ -78,25 +98,28 @@ def check_origin(what: object, origin: object, info: StepInfo, *, anyway: bool) 
     return [f"{whose} has no fingerprint of its graph, so whether {what} is of this model is not checked"]
 
 
-def differences(origin: Mapping[str, Any], info: StepInfo) -> list[str]:
-    """Returns the known differences between the step that wrote a state and another one."""
-    now = origin_of(info)
+def differences(origin: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns the known differences between the step that wrote a state and another one, by their records."""
     lines = []
     if origin["optimizer"] != now["optimizer"]:
         first, second = _optimizers(origin["optimizer"], now["optimizer"])
         lines.append(f"it was made with {first}, the step has {second}")
     lines += [
-        f"it was made with {name} {origin.get(name)}, the step has {now[name]}"
+        f"it was made with {name} {origin.get(name)}, the step has {now.get(name)}"
         for name in ("accumulate", "clip_norm")
-        if origin.get(name) != now[name]
+        if origin.get(name) != now.get(name)
     ]
-    was, has = origin.get("fingerprint"), now["fingerprint"]
-    if not isinstance(was, dict) or has is None:
+    was, has = origin.get("fingerprint"), now.get("fingerprint")
+    if not isinstance(was, dict) or not isinstance(has, dict):
         return lines
-    if was.get("forward") != has["forward"]:
+    if was.get("forward") != has.get("forward"):
         lines.append("its model or loss has other operations, attributes or constants than that of the step")
     # The graph of another optimizer is another one, and the step of one rank of several has further nodes.
-    elif not lines and was.get("graph") != has["graph"] and origin.get("synchronized") == now["synchronized"]:
+    elif (
+        not lines
+        and was.get("graph") != has.get("graph")
+        and origin.get("synchronized") == now.get("synchronized")
+    ):
         lines.append(
             "it was trained in another way: other parameter groups, another precision, other batch norms in "
             "training mode, or other attributes that only training has, such as the ratio of a Dropout"

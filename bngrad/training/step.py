@@ -34,6 +34,7 @@ from bngrad.training.loss_scaling import LossScaling
 from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
 from bngrad.training.options import StepOptions
+from bngrad.training.state_batch_norms import state_batch_norms
 from bngrad.training.step_builder import StepBuilder
 from bngrad.training.step_info import Fingerprint, StepInfo, write_step_info
 
@@ -142,7 +143,12 @@ def build_step(
             size_conditions=(*exported.size_conditions, *exported.training_size_conditions),
             evaluation_size_conditions=tuple(exported.size_conditions if of_training else evaluation_conditions),
         )
-    info = replace(info, fingerprint=_fingerprint(info, result, evaluation), labels=labels)
+    info = replace(
+        info,
+        fingerprint=_fingerprint(info, result, evaluation),
+        labels=labels,
+        batch_norms=state_batch_norms(evaluation, info),
+    )
     if options.layout == "flat":
         info = flatten_state(info, result, evaluation, builder.updates)
         check(evaluation, source)

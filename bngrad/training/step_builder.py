@@ -256,7 +256,7 @@ class StepBuilder:
             outputs=tuple(str(value.name) for value in kept),
             learning_rate=str(self._rate.name),
             learning_rate_dtype=dtype_of(self._rate).numpy().name,
-            data={str(value.name): _data_input(value) for value in data},
+            data={str(value.name): data_input(value) for value in data},
             state=state,
             flat=None,
             loss_scale=str(extra["loss_scale"].name) if "loss_scale" in extra else None,
@@ -294,7 +294,12 @@ def _fitting(value: ir.Value, array: Array) -> Array:
     return array
 
 
-def _data_input(value: ir.Value) -> DataInput:
+def data_input(value: ir.Value) -> DataInput:
+    """Returns the metadata of a data input.
+
+    Raises:
+        ModelError: It has no type.
+    """
     if value.dtype is None:
         raise ModelError(f"input {value.name!r} has no type; add it to the model")
     return DataInput(value.dtype.numpy().name, known_shape(value))

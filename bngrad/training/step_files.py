@@ -18,7 +18,7 @@ from bngrad.errors import InputError, ModelError
 from bngrad.io import files, writing
 from bngrad.io.tensor_files import read_tensors, write_tensors
 from bngrad.training.state_origin import KEY as ORIGIN
-from bngrad.training.state_origin import check_origin, differences, origin_of
+from bngrad.training.state_origin import check_origin, differences, is_record, origin_of, state_document
 from bngrad.training.step import Step
 from bngrad.training.step_info import KEY, StepInfo, read_step_info
 
@@ -94,7 +94,7 @@ def load_step(path: Path) -> Step:
         raise ModelError(f"{evaluation_path(path)} belongs to another step than {path}; make both again")
     state, extra = read_state(state_path(path), info)
     origin = extra.get(ORIGIN)
-    if isinstance(origin, dict) and isinstance(origin.get("optimizer"), dict) and differences(origin, info):
+    if is_record(origin) and differences(origin, origin_of(info)):
         raise ModelError(f"{state_path(path)} belongs to another step than {path}; make both again")
     return Step(model, evaluation, state, info, [], [])
 
@@ -131,9 +131,13 @@ def write_state(path: Path, state: Mapping[str, Array], info: StepInfo, **extra:
     Raises:
         InputError: The file cannot be written, or JSON cannot hold ``extra``.
     """
-    roles = {name: entry.role for name, entry in info.state.items()}
+    write_document(path, state, {**state_document(info), **extra})
+
+
+def write_document(path: Path, state: Mapping[str, Array], document: Mapping[str, Any]) -> None:
+    """Writes a state with a record as it is; see `write_state`."""
     try:
-        metadata = json.dumps({"model": info.model, "roles": roles, ORIGIN: origin_of(info), **extra})
+        metadata = json.dumps(document)
     except (TypeError, ValueError) as error:
         raise InputError(f"{path} cannot hold the notes: {error}; expected what JSON has") from None
     write_tensors(path, state, {KEY: metadata})
@@ -147,7 +151,8 @@ def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, 
     """
     state, metadata = read_tensors(path)
     extra = state_metadata(path, metadata)
-    extra.pop("roles", None)
+    for key in ("roles", "batch_norms"):
+        extra.pop(key, None)
     if extra.pop("model", info.model) != info.model:
         raise InputError(
             f"{path} is the state of another model or optimizer than the step: {_difference(state, info)}"
@@ -156,6 +161,28 @@ def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, 
         return info.require_state(state), extra
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def read_document(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Reads a state and its record, without the step.
+
+    Raises:
+        InputError: The file cannot be read, or does not record the training step and the roles of its tensors.
+    """
+    state, metadata = read_tensors(path)
+    document = state_metadata(path, metadata)
+    roles, origin = document.get("roles"), document.get(ORIGIN)
+    if (
+        not is_record(origin)
+        or not isinstance(roles, dict)
+        or set(roles) != set(state)
+        or not all(isinstance(role, str) for role in roles.values())
+    ):
+        raise InputError(
+            f"{path} does not record the training step that wrote it, or the roles of its tensors; expected a "
+            "state as bngrad writes it"
+        )
+    return state, document
 
 
 def read_state_of_step(

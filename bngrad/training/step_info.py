@@ -93,6 +93,22 @@ class FlatState:
 
 
 @dataclass(frozen=True)
+class StateBatchNorm:
+    """The tensors of the state that a batch norm reads."""
+
+    name: str
+    """The batch norm."""
+    scale: str | None
+    """Its scale; None if it is no tensor of the state."""
+    bias: str | None
+    """Its bias; None if it is no tensor of the state."""
+    mean: str
+    """Its running mean."""
+    var: str
+    """Its running variance."""
+
+
+@dataclass(frozen=True)
 class LabelRange:
     """The integers that class labels, or other indices, may be: ONNX counts a negative one from the last class."""
 
@@ -156,6 +172,8 @@ class StepInfo:
     """Hashes of the computation; None for a step of an older bngrad."""
     labels: tuple[LabelRange, ...] = ()
     """The ranges of class labels and other indices among the data."""
+    batch_norms: tuple[StateBatchNorm, ...] = ()
+    """The batch norms whose running statistics are in the state; none for a step of an older bngrad."""
     loss_scale: str | None = None
     """The output with the factor of the loss in float16; None without loss scaling."""
 
@@ -267,6 +285,8 @@ def write_step_info(model: "ir.Model", info: StepInfo) -> None:
         document["fingerprint"] = vars(info.fingerprint)
     if info.labels:
         document["labels"] = [vars(label_range) for label_range in info.labels]
+    if info.batch_norms:
+        document["batch_norms"] = [vars(batch_norm) for batch_norm in info.batch_norms]
     model.metadata_props[KEY] = json.dumps(document)
 
 

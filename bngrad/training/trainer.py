@@ -5,27 +5,31 @@ from __future__ import annotations
 import json
 import math
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from bngrad.arguments import renamed_keyword, require_number
+from bngrad.arguments import renamed_keyword, require_choice, require_names, require_number
+from bngrad.autodiff.size_conditions import names_in
 from bngrad.errors import BngradError, InputError, TrainingError, warn
 from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
+from bngrad.options import RunningVariance
 from bngrad.runtime.device import CPU, Device
 from bngrad.runtime.device_arrays import value_of
 from bngrad.runtime.ort_values import run_on_values
 from bngrad.runtime.session import session
-from bngrad.training.data_inputs import not_finite, require_data
+from bngrad.training.data_inputs import not_finite, require_data, require_known
 from bngrad.training.label_checks import LabelChecks
 from bngrad.training.loss_of_batches import LossOfBatches
+from bngrad.training.moments import merge_moments
 from bngrad.training.prefetch import sent_ahead
 from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
-from bngrad.training.state_origin import StateDict, check_origin
+from bngrad.training.state_origin import StateDict, check_origin, state_document
+from bngrad.training.statistics_of_step import StatisticsOfStep
 from bngrad.training.step_errors import (
     not_finite_message,
     refused,
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from bngrad.distributed import Communicator
     from bngrad.options import Implementation
     from bngrad.runtime.device_arrays import DeviceArray
+    from bngrad.training.reestimated import ReestimatedStatistics
     from bngrad.training.schedules import Schedule
     from bngrad.training.state_buffers import StateBuffers
     from bngrad.training.step_info import StepInfo
@@ -125,7 +130,7 @@ class Trainer:
         with self.ranks.alone(), self.ranks.errors():
             step_session = make_session(step.model, cuda_graph=cuda_graph)
             self._session = StepSession(step, step_session, self.device, cuda_graph=cuda_graph)
-        self.labels = LabelChecks(as_ir(step.evaluation), step.info, session)
+        self.labels = LabelChecks(as_ir(step.evaluation), step.info.data, step.info.loss, session)
         """The class labels among the data."""
         self._calls = 0
         """The state is in the buffers numbered by the remainder by 2."""
@@ -259,6 +264,74 @@ class Trainer:
         pairs = ((None, batch) for batch in batches)
         return (batch for _, batch in sent_ahead(self.device, pairs, send=not self.cuda_graph))
 
+    def estimate_statistics(
+        self,
+        batches: Iterable[Mapping[str, ArrayLike]],
+        *,
+        batch_norms: Sequence[str] | None = None,
+        running_variance: RunningVariance | None = None,
+    ) -> list[ReestimatedStatistics]:
+        """Replaces running statistics by those of the inputs of the batch norms over all batches, in one pass.
+
+        In this pass the batch norms use the statistics of each batch, as in a step, and everything else is in
+        inference mode. Each rank passes batches of its own, which are normalized apart from those of other ranks.
+
+        Args:
+            batches: Batches, as `step` takes them, of any sizes; the labels may be left out.
+            batch_norms: Names of batch norms, or patterns such as ``layer1.*``. By default, all whose running
+                statistics are in the state; the others use their running statistics.
+            running_variance: The variance of the elements that a running variance is, ``biased`` or ``unbiased``;
+                by default the rule of the step.
+
+        Returns:
+            How far the old statistics of each batch norm were off.
+
+        Raises:
+            InputError: An array is missing, unknown, or of another type or shape; there is no batch; a batch norm
+                has one value for each channel of a batch; or what it reads is not finite. The state is unchanged.
+            ModelError: The step has no such batch norm, or a batch norm shares its statistics with one that is not
+                chosen.
+        """
+        with self.ranks.together("statistics"):
+            if running_variance is not None:
+                require_choice("running variance", running_variance, get_args(RunningVariance))
+            require_names(batch_norms=batch_norms)
+            estimate = StatisticsOfStep(self._training_step, batch_norms, running_variance)
+            session, moments = self._make_session(estimate.model), estimate.moments
+            for batch in batches:
+                values = {name: value_of(array) for name, array in self._data_of(batch, estimate.inputs).items()}
+                try:
+                    with self.device.errors():
+                        arrays = run_on_values(session, values | self._current.inputs)
+                except BngradError:
+                    raise
+                except Exception as error:
+                    raise refused(error) from error
+                moments.add({key: arrays[output] for key, output in estimate.outputs.items()})
+            moments.require_batches()
+        totals = {
+            key: merge_moments(self.ranks.arrays(f"statistics/{key}", moments.totals[key]))
+            for key in estimate.outputs
+        }
+        state = self.state_dict()
+        new, results = estimate.state(totals, state)
+        state.update(new)
+        self.load_state_dict(state)
+        return results
+
+    def _data_of(self, data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array | DeviceArray]:
+        """Returns the arrays of a batch for some of the data inputs."""
+        for name in data:
+            require_known(name, self.info.data)
+        inputs = {name: self.info.data[name] for name in names}
+        symbols = {symbol for spec in inputs.values() for symbol in spec.shape or ()}
+        conditions = [
+            condition
+            for condition in self.info.evaluation_size_conditions
+            if symbols.issuperset(names_in(condition))
+        ]
+        return require_data({name: data[name] for name in names if name in data}, inputs, conditions, self.device)
+
     @property
     def loss_of_batches(self) -> LossOfBatches:
         """The loss of several batches, from the parts that `evaluate_parts` returns for each."""
@@ -269,7 +342,7 @@ class Trainer:
 
         It also records the training step, which `load_state_dict` compares; a copy by ``dict`` does not.
         """
-        return StateDict(self._current.read(), self.info)
+        return StateDict(self._current.read(), state_document(self.info))
 
     def state_values(self) -> dict[str, onnxruntime.OrtValue]:
         """Returns the state on the device without a copy: the tensors of the step's layout, by its inputs' names.

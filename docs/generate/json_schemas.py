@@ -36,6 +36,8 @@ DOCUMENTS = {
     "step": documents.StepDocument,
     "train": documents.TrainDocument,
     "finalize": documents.FinalizeDocument,
+    "statistics": documents.StatisticsDocument,
+    "average": documents.AverageDocument,
     "differentiate": documents.DifferentiateDocument,
     "rewrite": documents.RewriteDocument,
     "validate": Report,

@@ -17,7 +17,7 @@ WITHOUT_LOSS = TEXT.replace("(float loss, ", "(").replace(
 
 
 def write_example_files(folder):
-    """Writes the files into a folder; run.safetensors is the initial state of the step."""
+    """Writes the files into a folder; run.safetensors, a and b are the initial state of the step."""
     onnx.save(named(network()), folder / "model.onnx")
     onnx.save(named(network(WITHOUT_LOSS.replace(", int64[N] labels", ""))), folder / "network.onnx")
     onnx.save(onnx.parser.parse_model(JOINT.read_text(encoding="utf-8")), folder / "joint.onnx")
@@ -26,6 +26,8 @@ def write_example_files(folder):
     np.savez(folder / "trained.npz", **weights)
     bngrad.training_step(named(network()), optimizer=bngrad.SGD(momentum=0.9)).save(folder / "step.onnx")
     bngrad.Trainer(folder / "step.onnx", learning_rate=0).save(folder / "run.safetensors")
+    for name in ("a", "b"):
+        bngrad.Trainer(folder / "step.onnx", learning_rate=0).save(folder / f"{name}.safetensors", samples=44)
     np.savez(folder / "train.npz", **samples(44))
     np.savez(folder / "test.npz", **samples(20, seed=1))
 

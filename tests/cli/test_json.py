@@ -42,6 +42,9 @@ RUNS = {
     "train-validation": (0, [*TRAIN, "--validation", "test.npz", "--patience", "1"]),
     "train-not-finite": (1, [*TRAIN[:2], "--data", "nan.npz", *TRAIN[4:]]),
     "finalize": (0, ["finalize", "model.onnx", "--weights", "trained.npz", "-o", "out.onnx"]),
+    "statistics": (0, ["statistics", "model.onnx", "--data", "train.npz", "-o", "out.onnx"]),
+    "average": (0, ["average", "a.safetensors", "b.safetensors", "-o", "out.safetensors"]),
+    "statistics-no-loss": (0, ["statistics", "network.onnx", "--data", "x.npz", "-o", "out.onnx"]),
     "differentiate": (0, ["differentiate", "model.onnx", "-o", "out.onnx", "--state", "s.safetensors"]),
     "differentiate-loss": (0, ["differentiate", "network.onnx", "-o", "out.onnx", "--loss-fn", "mse"]),
     "rewrite": (0, REWRITE),
@@ -85,6 +88,7 @@ def prepared(tmp_path_factory):
         folder / "rankless.onnx",
     )
     data = samples(44)
+    np.savez(folder / "x.npz", x=data["x"])
     np.savez(folder / "nan.npz", **data | {"x": np.full_like(data["x"], np.nan)})
     return folder
 
