@@ -70,6 +70,7 @@ def prepare(module, images, labels, precision, path):
         torch.nn.CrossEntropyLoss(),
         (images[:2], labels[:2]),
         optimizer=bngrad.SGD(momentum=MOMENTUM),
+        conv_grad=True,
         **more,
     )
     step.save(path)
