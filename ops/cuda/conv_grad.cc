@@ -177,11 +177,11 @@ const ConvGrad::Plan& ConvGrad::PlanFor(const ConvGradArguments& a, const CudnnR
 void ConvGrad::RunSamples(const ConvGradArguments& a, bool adds, Device& device) const {
   const CudnnRun run = device.cudnn();
   const Plan& plan = PlanFor(a, run);
-  const double ones[] = {1, 0};
+  const double doubles[] = {1, 0};
   const float floats[] = {1, 0};
   const bool is_double = a.type == ElementType::kDouble;
-  const void* const one = is_double ? static_cast<const void*>(&ones[0]) : &floats[0];
-  const void* const zero = is_double ? static_cast<const void*>(&ones[1]) : &floats[1];
+  const void* const unit = is_double ? static_cast<const void*>(&doubles[0]) : &floats[0];
+  const void* const zero = is_double ? static_cast<const void*>(&doubles[1]) : &floats[1];
   const size_t size = SizeOf(a.type), workspace = std::max(plan.filter.workspace, plan.data.workspace);
   void* const work = device.Scratch(workspace);
   const void* x = a.x;
@@ -210,12 +210,12 @@ void ConvGrad::RunSamples(const ConvGradArguments& a, bool adds, Device& device)
     if (a.dx != nullptr) dx = padded;
   }
   if (a.dw != nullptr) {
-    BNGRAD_CUDNN(run.cudnn, cudnnConvolutionBackwardFilter, run.handle, one, plan.x.get(), x, plan.dy.get(),
+    BNGRAD_CUDNN(run.cudnn, cudnnConvolutionBackwardFilter, run.handle, unit, plan.x.get(), x, plan.dy.get(),
                  a.dy, plan.filter.convolution.get(), plan.filter.algorithm, work, plan.filter.workspace,
-                 adds ? one : zero, plan.w.get(), a.dw);
+                 adds ? unit : zero, plan.w.get(), a.dw);
   }
   if (a.dx == nullptr) return;
-  BNGRAD_CUDNN(run.cudnn, cudnnConvolutionBackwardData, run.handle, one, plan.w.get(), a.w, plan.dy.get(),
+  BNGRAD_CUDNN(run.cudnn, cudnnConvolutionBackwardData, run.handle, unit, plan.w.get(), a.w, plan.dy.get(),
                a.dy, plan.data.convolution.get(), plan.data.algorithm, work, plan.data.workspace, zero,
                plan.x.get(), dx);
   if (dx != a.dx) device.Launch(a.type, "copy_box", box.blocks, 1, &box);

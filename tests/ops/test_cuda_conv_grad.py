@@ -88,11 +88,11 @@ def model_of(rank, attributes, outputs=OUTPUTS, kind="float"):
     nodes.append(
         helper.make_node("ConvGrad", [f"{n}_T" for n in INPUTS], typed, "the_node", domain="bngrad", **attributes)
     )
-    wanted = [name for name in outputs if name]
-    nodes += [helper.make_node("Cast", [f"{name}_T"], [name], to=TensorProto.DOUBLE) for name in wanted]
+    names = [name for name in outputs if name]
+    nodes += [helper.make_node("Cast", [f"{name}_T"], [name], to=TensorProto.DOUBLE) for name in names]
     infos = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, [None] * rank) for name in INPUTS]
     graph = helper.make_graph(
-        nodes, "test", infos, [helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in wanted]
+        nodes, "test", infos, [helper.make_tensor_value_info(name, TensorProto.DOUBLE, None) for name in names]
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("bngrad", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
