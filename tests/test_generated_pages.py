@@ -7,8 +7,9 @@ import re
 import sys
 
 import pytest
+from onnx.defs import onnx_opset_version
 
-from bngrad.opset.functions import FUNCTIONS
+from bngrad.opset.functions import FUNCTIONS, NEWEST_OPSET
 from bngrad.opset.schemas import signature
 from test_docs import DOCS
 
@@ -28,6 +29,15 @@ def load(name, monkeypatch):
 def test_the_page_of_ops_is_current(monkeypatch):
     ops = load("ops", monkeypatch)
     assert ops.PAGE.read_text(encoding="utf-8") == ops.page(), "run .venv/bin/python docs/generate/ops.py"
+
+
+@pytest.mark.skipif(onnx_opset_version() < NEWEST_OPSET, reason="an older onnx")
+def test_the_page_of_gradients_is_current(monkeypatch):
+    gradients = load("gradients", monkeypatch)
+    text = gradients.PAGE.read_text(encoding="utf-8")
+    assert text == gradients.page(), "run .venv/bin/python docs/generate/gradients.py"
+    named = set(re.findall(r"`(?:com\.microsoft\.)?(\w+)`", text))
+    assert {op for ops in gradients.BUILDERS.values() for op in ops.split()} <= named
 
 
 def test_every_op_has_its_section_and_table():

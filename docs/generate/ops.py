@@ -7,34 +7,29 @@ The text between the tables is written by hand. A table lies between ``<!-- NAME
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bngrad.opset import conv_grad
 from bngrad.opset.functions import FUNCTIONS
 from bngrad.opset.quantities import ATTRIBUTES, QUANTITIES
 from bngrad.opset.schemas import schema, signature
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from tables import rows_of, with_tables
 
 PAGE = Path(__file__).parents[1] / "reference" / "ops.md"
-_TABLE = re.compile(r"(?<=^<!-- )(?!end )(\w+) -->\n.*?(?=^<!-- end -->$)", re.MULTILINE | re.DOTALL)
 
 
 def page() -> str:
     """Returns the page, with the tables of now."""
-    return _TABLE.sub(lambda match: f"{match[1]} -->\n\n{table(match[1])}\n\n", PAGE.read_text(encoding="utf-8"))
+    return with_tables(PAGE, table)
 
 
 def table(name: str) -> str:
     """Returns a table: ``ops`` and ``types`` of the domain, or that of an op."""
     if name == "ops":
-        return _rows(["op", "inputs", "outputs", "attributes"], map(_overview, [*FUNCTIONS, conv_grad.NAME]))
+        return rows_of(["op", "inputs", "outputs", "attributes"], map(_overview, [*FUNCTIONS, conv_grad.NAME]))
     if name == "types":
-        return _rows(["", "types", ""], types())
-    return _rows(["", "", "type", ""], quantities(name))
+        return rows_of(["", "types", ""], types())
+    return rows_of(["", "", "type", ""], quantities(name))
 
 
 def _overview(name: str) -> list[str]:
@@ -76,11 +71,6 @@ def types() -> list[list[str]]:
 
 def _plain(kind: str) -> str:
     return kind.removeprefix("tensor(").removesuffix(")")
-
-
-def _rows(header: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(re.sub(" +", " ", f"| {' | '.join(cells)} |") for cells in lines)
 
 
 if __name__ == "__main__":

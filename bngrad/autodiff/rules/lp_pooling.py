@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @gradient("LpPool", versions=(18, 22), attributes={**POOL, "p": ANY})
 def lp_pool(back: Backward) -> Gradients:
-    """dX as above; AveragePoolGrad adds up, of dY / Y^(p - 1) times the number of elements that it divides by."""
+    """dX = sign X |X|^(p - 1) G, where G is the sum of dY / Y^(p - 1) over the windows of an element.
+
+    AveragePoolGrad adds up, of these times the number of elements that it divides by.
+    """
     refuse_dilated_same(back)
     x, share, dtype = back.x(0), _share(back), statistics_dtype(back.x(0))
     kernel, loose = list(back.attribute("kernel_shape", [])), bool(back.attribute("ceil_mode", 0))

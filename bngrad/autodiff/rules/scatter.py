@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 @gradient("ScatterElements", inputs=(0, 2), versions=(18,), attributes={**AXIS, **SCATTER})
 def scatter_elements(back: Backward) -> Gradients:
-    """dX = dY, except 0 where updates replaced X; dupdates = dY there. For other reductions see `_combined`."""
+    """dX = dY, except 0 where updates replaced X; dupdates = dY there.
+
+    For other reductions see `_combined`.
+    """
     axis = back.attribute("axis", 0)
     if back.attribute("reduction", "none") in _COMBINED:
         return _combined(back, _Places(back, back.x(1), axis), None)
