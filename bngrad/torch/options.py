@@ -57,6 +57,7 @@ class GraphOptions(CheckedOptions):
 class StepKeywords(CheckedKeywords, UpdateKeywords, total=False):
     """The fields of `StepOptions`."""
 
+    conv_grad: bool
     functions: bool
     sync: bool
 
@@ -65,5 +66,6 @@ class StepKeywords(CheckedKeywords, UpdateKeywords, total=False):
 class StepOptions(UpdateOptions, CheckedOptions):
     """The options of `bngrad.torch.training_step` besides the optimizer."""
 
+    conv_grad: bool = False
     functions: bool = True
     sync: bool = False

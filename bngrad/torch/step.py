@@ -151,6 +151,7 @@ def training_step(
         growth_interval: The number of calls after which it doubles.
         outputs: Further outputs.
         defaults: Whether the initial state is the default of the inputs.
+        conv_grad: See `bngrad.training_step`.
         functions: Whether to embed the definitions of the ops as model-local functions.
         sync: Whether to build the step of one rank of a distributed run; see `bngrad.training_step`.
 
@@ -183,7 +184,12 @@ def training_step(
         update |= {"optimizer": torch_optimizer.optimizer, "groups": groups}
     step = build_step(
         exported.model,
-        StepOfModel(**{"optimizer": optimizer, **update}, functions=chosen.functions, sync=chosen.sync),
+        StepOfModel(
+            **{"optimizer": optimizer, **update},
+            conv_grad=chosen.conv_grad,
+            functions=chosen.functions,
+            sync=chosen.sync,
+        ),
         evaluation=evaluation.model,
         evaluation_conditions=evaluation.sizes.conditions,
     )

@@ -89,8 +89,14 @@ def test_training_equals_pytorch_and_comes_back(name):
     torch_updates(module, optimizer, range(4))
     torch_updates(twin, beside, range(4))
     step = bngrad.torch.training_step(
-        module, functional.cross_entropy, batch(5, 0), optimizer=optimizer, layout=layout
+        module,
+        functional.cross_entropy,
+        batch(5, 0),
+        optimizer=optimizer,
+        layout=layout,
+        conv_grad=layout == "flat",
     )
+    assert any(function.name == "ConvGrad" for function in step.model.functions) == (layout == "flat")
     assert list(step.info.data) == ["images", "target"]
     assert step.info.data["images"].shape == ("N", 1, 6, 6)
     trainer = bngrad.Trainer(step, learning_rate=optimizer.param_groups[0]["lr"])
