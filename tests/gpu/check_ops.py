@@ -1,4 +1,7 @@
-"""The ops on a device against float64 references: types, layouts, edges, and the same bits in two runs."""
+"""The ops on a device against float64 references: types, layouts, edges, and the same bits in two runs.
+
+``python check_ops.py DEVICE TYPE,...``: the types of `KINDS`.
+"""
 
 from __future__ import annotations
 
@@ -77,10 +80,9 @@ def run(op, attributes, kind, shape, axes, device):
     return worst
 
 
-def main(device, quick):
+def main(device, kinds, quick):
     skipped = (ALL_GATHER, ALL_REDUCE, "AdamUpdate")
     cases = {name: case for name, case in CASES.items() if case[0] not in skipped}
-    kinds = ["float"] if quick else ["float", "double", "float16", "float16-float", "bfloat16", "bfloat16-float"]
     edges = {name: edge for name, edge in EDGES.items() if not quick or name != "large"}
     for case, (op, attributes) in cases.items():
         for kind in kinds:
@@ -91,4 +93,5 @@ def main(device, quick):
                 report("ops", op=case, type=kind, worst=worst[edge], edge=edge)
 
 
-main(sys.argv[1], quick="--quick" in sys.argv)
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2].split(","), quick="--quick" in sys.argv)

@@ -24,6 +24,9 @@ HERE = Path(__file__).parent
 PREFIX = "RESULT "
 NETWORKS = ("resnet50", "mobilenet_v2", "densenet121")
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+QUICK_SIZES = ("--small", "--batch", 4, "--pixels", 32, "--seconds", 0.2)
+KINDS = ("float", "double", "float16", "float16-float", "bfloat16", "bfloat16-float")
+"""The types of an op: all values of one, or the data only, with parameters and statistics in float."""
 
 
 def main() -> int:
@@ -33,13 +36,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=330, help="no part begins later; a running one is ended")
     parser.add_argument("--out", type=Path, default=Path("build/gpu"))
     parser.add_argument("--only", nargs="*", help="parts of this run: environment, ops, training, kernels, steps")
+    parser.add_argument("--networks", nargs="*", default=NETWORKS, help=f"of the steps: {', '.join(NETWORKS)}")
+    parser.add_argument("--precisions", nargs="*", default=PRECISIONS, help=f"{', '.join(PRECISIONS)}")
     options = parser.parse_args()
+    if options.quick:
+        options.networks, options.precisions = options.networks[:1], options.precisions[:1]
     options.out.mkdir(parents=True, exist_ok=True)
     run = Run(options)
+    parts = {name: part for name, part in PARTS.items() if not options.only or name in options.only}
     with tempfile.TemporaryDirectory() as folder:
-        for name, part in PARTS.items():
-            if not options.only or name in options.only:
-                part(run, Path(folder))
+        if run_steps in parts.values():
+            run.start_exports(Path(folder))
+        for part in parts.values():
+            part(run, Path(folder))
     run.write()
     print(f"{len(run.failed)} failures; {options.out}/results.md", flush=True)
     for line in run.failed:
@@ -53,6 +62,7 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.device, self.quick = options.device, options.quick
+        self.sizes = QUICK_SIZES if options.quick else ()
         self.end = time.monotonic() + options.seconds
         self.tables: dict[str, list[dict]] = {}
         self.failed: list[str] = []
@@ -60,6 +70,7 @@ class Run:
         with self.start("-c", "import torch") as process:
             process.communicate()
         self.has_torch = process.returncode == 0
+        self.exports: list[subprocess.Popen[str]] = []
         self.log = options.out / "log.txt"
         self.log.write_text("", encoding="utf-8")
 
@@ -74,6 +85,14 @@ class Run:
             text=True,
             errors="replace",
         )
+
+    def start_exports(self, folder: Path) -> None:
+        """Starts to write the training steps, on the CPU, while the parts before them use the GPU."""
+        if self.has_torch:
+            precisions = dict.fromkeys(p.replace("tf32", "float32") for p in self.options.precisions)
+            pairs = [(network, precision) for network in self.options.networks for precision in precisions]
+            commands = [("measure_steps.py", "prepare", *pair, folder, *self.sizes) for pair in pairs]
+            self.exports = [self.start(*command) for command in commands]
 
     def finish(self, process: subprocess.Popen[str], limit: float) -> None:
         """Waits for a program, and takes its results."""
@@ -155,7 +174,12 @@ def run_environment(run: Run, _folder: Path) -> None:
 
 
 def run_ops(run: Run, _folder: Path) -> None:
-    run.run("check_ops.py", run.device, *_quick(run), limit=70)
+    """Checks all types at once: most of the time is that of the references, on the CPU."""
+    kinds = KINDS[:1] if run.quick else KINDS
+    processes = [run.start("check_ops.py", run.device, kind, *_quick(run)) for kind in kinds]
+    processes.append(run.start("check_conv_grad.py", run.device, *_quick(run)))
+    for process in processes:
+        run.finish(process, limit=90)
 
 
 def run_training(run: Run, _folder: Path) -> None:
@@ -170,19 +194,15 @@ def run_kernels(run: Run, _folder: Path) -> None:
 
 
 def run_steps(run: Run, folder: Path) -> None:
-    """Exports all networks at once, on the CPU, and measures one after another."""
+    """Measures one network after another."""
     if not run.has_torch:
         run.skip("steps", "PyTorch is missing")
         return
-    networks, precisions = (NETWORKS[:1], PRECISIONS[:1]) if run.quick else (NETWORKS, PRECISIONS)
-    sizes = ["--small", "--batch", 4, "--pixels", 32, "--seconds", 0.2] if run.quick else []
-    exported = [precision for precision in precisions if precision != "tf32"]  # which is float32's
-    exports = [run.start("measure_steps.py", "prepare", n, p, folder, *sizes) for n in networks for p in exported]
-    for process in exports:
+    for process in run.exports:
         run.finish(process, limit=100)
     on_gpu = not run.device.startswith("cpu")
-    for network in networks:
-        for precision in precisions:
+    for network in run.options.networks:
+        for precision in run.options.precisions:
             for words in (
                 ("torch", []),
                 ("torch", ["--channels-last"]),
@@ -191,7 +211,7 @@ def run_steps(run: Run, folder: Path) -> None:
             ):
                 system, more = words
                 command = ("measure_steps.py", system, network, precision, folder, "--device", run.device)
-                run.run(*command, *more, *sizes, limit=40)
+                run.run(*command, *more, *run.sizes, limit=40)
     run.tables["steps over PyTorch"] = list(ratios(run.tables.get("steps", [])))
 
 
