@@ -211,9 +211,9 @@ def test_two_gradients_of_a_batch_norm():
     feeds = {**drawn(shapes), "v": np.float32([0.5, 2])}
     together = gradient("s, x", "ds, dx", xs=["s", "x"], y="y")
     apart = gradient("s", "ds", xs=["s"], y="y") + gradient("x", " dx", xs=["x"], y="y")
-    one, two = (run(bngrad.rewrite(parse(BATCH_NORM.format(gradient=text))), feeds) for text in (together, apart))
-    for name, value in one.items():
-        np.testing.assert_allclose(two[name], value, rtol=1e-5, atol=1e-6)
+    values, others = (run(bngrad.rewrite(parse(BATCH_NORM.format(gradient=t))), feeds) for t in (together, apart))
+    for name, value in values.items():
+        np.testing.assert_allclose(others[name], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("target", ["stock", "training"])
