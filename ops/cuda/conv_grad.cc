@@ -126,7 +126,9 @@ const ConvGrad::Plan& ConvGrad::PlanFor(const ConvGradArguments& a, const CudnnR
   int64_t offset = 0;
   for (size_t i = 0; i < attributes_.begins.size(); ++i) {
     const int64_t begin = attributes_.begins[i], end = attributes_.ends[i];
-    pads.push_back(std::min(begin, end));
+    // Less than a window: not every algorithm takes more.
+    const int64_t window = attributes_.dilations[i] * (a.w_shape[i + 2] - 1) + 1;
+    pads.push_back(std::min({begin, end, window - 1}));
     padded[i + 2] += begin + end - 2 * pads[i];
     offset = offset * padded[i + 2] + begin - pads[i];
   }

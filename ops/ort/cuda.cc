@@ -82,9 +82,10 @@ void SessionAllocator::Free(void* memory) {
 std::shared_ptr<SessionScratch> SessionScratch::Of(const OrtApi* api, const OrtKernelInfo* info) {
   static std::mutex& mutex = *new std::mutex;
   static auto& sessions = *new std::map<const OrtLogger*, std::weak_ptr<SessionScratch>>;
-  // The ABI has no name of a session; its logger is its own.
+  // The ABI has no name of a session; its logger is its own. Without one the node has memory of its own.
   const OrtLogger* session = nullptr;
-  Check(api, ort::KernelInfo_GetLogger(api, info, &session));
+  ort::ReleaseStatus(api, ort::KernelInfo_GetLogger(api, info, &session));
+  if (session == nullptr) return std::make_shared<SessionScratch>(api, info);
   const std::lock_guard<std::mutex> lock(mutex);
   std::weak_ptr<SessionScratch>& entry = sessions[session];
   std::shared_ptr<SessionScratch> scratch = entry.lock();

@@ -47,6 +47,7 @@ CASES = {
     "dilation": ((2, 3, 9, 8), (4, 3, 3, 2), {"dilations": [2, 3], "pads": [2, 1, 2, 1]}),
     "pads differ": ((2, 3, 6, 7), (4, 3, 3, 2), {"pads": [0, 1, 2, 0], "strides": [2, 1]}),
     "pads larger than the kernel": ((3, 2, 3, 4), (3, 2, 2, 2), {"pads": [3, 2, 4, 3], "strides": [1, 2]}),
+    "pads larger than the kernel, even": ((2, 2, 3, 4), (3, 2, 2, 2), {"pads": [2, 3, 2, 3], "dilations": [1, 2]}),
     "group": ((2, 6, 5, 6), (4, 3, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
     "depthwise": ((2, 4, 8, 7), (8, 1, 3, 3), {"group": 4, "pads": [1, 1, 0, 1], "strides": [2, 2]}),
     "1-d": ((2, 3, 11), (4, 3, 3), {"pads": [1, 2], "strides": [2]}),
