@@ -184,6 +184,7 @@ def _batch_norms(model: ir.Model) -> dict[str, int]:
     """Returns the number of batch-norm nodes of a training graph, by op type."""
     counts: dict[str, int] = {}
     for node in all_nodes(model):
-        if node.domain == DOMAIN or (node.domain, node.op_type) in BATCH_NORMS:
+        own = node.domain == DOMAIN and node.op_type.startswith("BatchNormalization")
+        if own or (node.domain, node.op_type) in BATCH_NORMS:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
     return counts

@@ -243,6 +243,17 @@ def test_batch_norms_are_in_the_mode_asked_for(case, against):
         assert report.batch_norms == counts
 
 
+def test_ops_of_other_layers_are_no_batch_norms():
+    layers = "float[N,2,3,3] x, float[3,2,2,2] w) => (float loss) " + BATCH_NORM
+    norm = "y, r0, r1 = BatchNormalization<training_mode = 1>(h, s, b, m, v)"
+    model = parse(f"g ({layers} {{ h = Conv(x, w)  {norm}  {LOSS} }}")
+    step = bngrad.differentiate(model, wrt=["w"], conv_grad=True)
+    assert any(node.op_type == "ConvGrad" for node in step.graph.node)
+    report = bngrad.validate(step, against="numeric", implementation="function")
+    assert report.passed, report.reason
+    assert report.batch_norms == {"BatchNormalizationTraining": 1, "BatchNormalizationGrad": 1}
+
+
 def test_a_wrong_mode_is_found(tmp_path):
     """The forward model is the user's: what is in another mode than asked for differs from it."""
     wrong = bngrad.differentiate(parse(TWO_MODES), frozen=["one"])
