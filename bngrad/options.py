@@ -95,6 +95,7 @@ class ForwardKeywords(TypedDict, total=False):
     loss: str | None
     wrt: Sequence[str] | None
     stop_gradient: Sequence[str]
+    straight_through: bool
     frozen: Sequence[str]
     training: Sequence[str] | Literal["auto"]
     running_variance: RunningVariance | None
@@ -117,6 +118,11 @@ class ForwardOptions(Options):
         (),
         "Input, initializer or computed value that no gradient flows through (repeatable).",
         metavar="NAME",
+    )
+    straight_through: bool = option(
+        True,
+        "Give QuantizeLinear before DequantizeLinear [the gradient of the "
+        "identity](../explanation/gradients.md#roundings) within the range of the integers, not 0.",
     )
     frozen: Sequence[str] = option(
         (),

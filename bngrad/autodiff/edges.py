@@ -10,6 +10,7 @@ import onnx
 from bngrad.autodiff.quantization import is_quantization
 from bngrad.autodiff.rules import RULES
 from bngrad.autodiff.stop_gradient import is_stop
+from bngrad.autodiff.straight_through import rounding_of
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import captured_values, nodes_of, subgraphs
@@ -38,10 +39,12 @@ def smooth_inputs(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
 
     They are the inputs that its rule differentiates, those that the rule requires to be constant, and for a node
     without a rule all float inputs: `add_gradients` refuses the node if a gradient reaches it. A StopGradient has
-    none. The values that bodies of If, Loop and Scan read from around them count as further inputs.
+    none. Further inputs are the values that bodies of If, Loop and Scan read from around them, and what the
+    rounding before a DequantizeLinear reads.
     """
     yield from smooth_operands(node)
     yield from enumerate(captured_floats(node), len(node.inputs))
+    yield from enumerate(rounded_floats(node), len(node.inputs))
 
 
 def smooth_operands(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
@@ -64,7 +67,14 @@ def captured_floats(node: ir.Node) -> Sequence[ir.Value]:
     smooth = {value for body in bodies for value in body.outputs}
     for inner in (inner for body in bodies for inner in nodes_of(body)):
         smooth.update(value for _, value in smooth_operands(inner))
+        smooth.update(rounded_floats(inner))
     return [value for value in captured_values(node) if value in smooth and can_have_gradient(value)]
+
+
+def rounded_floats(node: ir.Node) -> Sequence[ir.Value]:
+    """Returns the data and the scale of the rounding that a node ends; none for another node."""
+    rounding = rounding_of(node)
+    return () if rounding is None else (rounding.x, rounding.scale)
 
 
 def reads(node: ir.Node) -> Iterator[ir.Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from bngrad.autodiff.torch_gradients import is_fake_quantization, refuse_straight_through
+from bngrad.autodiff.straight_through import is_quantizer, rounding_of
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import captured_values
@@ -21,15 +21,22 @@ def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
         node = waiting.pop()
         if node is None:
             continue
-        if is_fake_quantization(node) and node.inputs[0] in moving:
-            refuse_straight_through(node)
+        if is_quantizer(node) and not moving.isdisjoint(node.inputs[:2]):
+            rounded = node.inputs[0].name if node.inputs[0] is not None else None
+            raise UnsupportedNodeError(
+                f"{describe(node)} cannot be differentiated: it rounds {rounded!r}, and the loss depends on the "
+                "result through another op than a DequantizeLinear of the same graph; expected only that op, or "
+                "--no-straight-through (straight_through=False), which gives roundings the gradient 0"
+            )
         if _hides_a_float(node) and node.inputs[0] in moving:
             raise UnsupportedNodeError(
                 f"{describe(node)} cannot be differentiated: it has no gradient with respect to input 0, "
                 f"{node.inputs[0].name!r}, whose value it outputs as bits or text; expected a constant"
             )
-        operands = [*(value for value in node.inputs if value is not None), *captured_values(node)]
-        makers = {value.producer() for value in operands} - seen
+        operands, rounded = [*node.inputs, *captured_values(node)], set()
+        if (rounding := rounding_of(node)) is not None:
+            operands, rounded = [rounding.x, rounding.scale, *node.inputs[1:]], {rounding.quantizer}
+        makers = {value.producer() for value in operands if value is not None} - seen - rounded
         seen |= makers
         waiting += makers
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.edges import reads, rule_of, smooth_operands, why_no_gradient
+from bngrad.autodiff.edges import (
+    can_have_gradient,
+    reads,
+    rounded_floats,
+    rule_of,
+    smooth_operands,
+    why_no_gradient,
+)
 from bngrad.autodiff.new_statistics import new_statistics
 from bngrad.autodiff.quantization import is_quantization, scales
 from bngrad.autodiff.weights import default_weights
@@ -153,6 +160,9 @@ def reaching_values(loss: ir.Value, *, as_weights: bool = False) -> set[ir.Value
 def _reads_weights(node: ir.Node) -> Iterator[ir.Value]:
     rule = rule_of(node)
     if is_quantization(node):
+        if rule is not None and rule.differentiates(0):
+            data = rounded_floats(node) or node.inputs
+            yield from (value for value in data[:1] if value is not None and can_have_gradient(value))
         return
     if rule is None:
         yield from reads(node)

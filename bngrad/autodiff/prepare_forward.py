@@ -36,7 +36,8 @@ from bngrad.autodiff.running_statistics import (
 from bngrad.autodiff.separate_statistics import chain_statistics, separate_statistics
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP_NAME
-from bngrad.autodiff.torch_gradients import refuse_fake_quantization, with_torch_gradients
+from bngrad.autodiff.straight_through import stop_roundings
+from bngrad.autodiff.torch_gradients import with_torch_gradients
 from bngrad.autodiff.torch_numbers import with_torch_numbers
 from bngrad.autodiff.weights import default_weights
 from bngrad.errors import ModelError, UnsupportedNodeError
@@ -86,9 +87,9 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
             shapes are impossible.
     """
     wrt = options.wrt or None
-    if wrt is None:
-        refuse_fake_quantization(model)
     model, names = with_modes(model, opset, options)
+    if not options.straight_through:
+        stop_roundings(model)
     _import_tensorflow(model)
     put_time_first(model.graph, names)
     InferTypesPass()(model)

@@ -8,7 +8,7 @@ So are buffers that the forward pass changes, because the exporter leaves out th
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -136,34 +136,6 @@ def _pad(node: ir.Node, names: Names) -> None:
     for index, value in enumerate(outputs):
         if value is rows:
             outputs[index] = result
-
-
-def refuse_fake_quantization(model: ir.Model) -> None:
-    """Refuses fake quantization, whose gradient is straight-through in PyTorch, but zero for the nodes.
-
-    Raises:
-        UnsupportedNodeError: There is a node of fake quantization.
-    """
-    for node in filter(is_fake_quantization, all_nodes(model)):
-        refuse_straight_through(node)
-
-
-def is_fake_quantization(node: ir.Node) -> bool:
-    """Returns whether a node is a QuantizeLinear that PyTorch's exporter recorded as fake quantization."""
-    call = recorded_call(node) if node.op_type == "QuantizeLinear" else None
-    return call is not None and "fake_quantize" in call.op
-
-
-def refuse_straight_through(node: ir.Node) -> NoReturn:
-    """Refuses a node of fake quantization; see `refuse_fake_quantization`.
-
-    Raises:
-        UnsupportedNodeError: Always.
-    """
-    raise UnsupportedNodeError(
-        f"{describe(node)} is PyTorch's fake quantization, through which no gradient would pass; write "
-        "x + (q(x) - x).detach(), or name weights after it with --wrt (wrt=)"
-    )
 
 
 class LostGradients:

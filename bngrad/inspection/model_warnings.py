@@ -91,7 +91,11 @@ def model_warnings(
         "tied-weights": [tied_weights(model, names)],
         "unlikely-weights": [unlikely_weights(model, names)] if default_wrt else [],
         "padding-not-recorded": [padded_tables(model, names)],
-        "weights-before-quantization": [weights_before_quantization(model)] if default_wrt else [],
+        "weights-before-quantization": [
+            weights_before_quantization(model, straight_through=options.straight_through)
+        ]
+        if default_wrt
+        else [],
     }
     return [Diagnostic(text, kind) for kind, texts in warnings.items() for text in chain(*texts)]
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from bngrad.autodiff.loss_and_wrt import reaching_values
 from bngrad.autodiff.quantization import is_quantization
+from bngrad.autodiff.straight_through import stop_roundings
 from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
 from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.framework import framework_of
@@ -108,10 +109,13 @@ def _padding_row(value: ir.Value) -> int | None:
     return int(rows[0]) if len(rows) == 1 < len(array) else None
 
 
-def weights_before_quantization(model: ir.Model) -> Iterator[str]:
+def weights_before_quantization(model: ir.Model, *, straight_through: bool) -> Iterator[str]:
     """Values that would be weights by default, were they not followed only by quantized layers."""
     if not any(map(is_quantization, all_nodes(model))):
         return
+    if not straight_through:
+        model = model.clone()
+        stop_roundings(model)
     trained = {value for output in model.graph.outputs for value in reaching_values(output, as_weights=True)}
     before = _read_before_quantization(model.graph)
     kept = [str(value.name) for value in default_weights(model.graph) if value in before - trained]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.autodiff.edges import rule_of, smooth_inputs
 from bngrad.autodiff.hidden_paths import refuse_hidden_paths
+from bngrad.autodiff.straight_through import rounding_of
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.node_reader import constant_of
@@ -65,13 +66,12 @@ def refuse_dropped(path: GradientPath) -> None:
         UnsupportedNodeError: A node carries a float on as text.
     """
     refuse_hidden_paths(path.loss, path.moving)
-    for node in path.fake_quantizers():
-        if (value := node.inputs[0]) in path.moving and value is not None:
-            raise ModelError(
-                f"{describe(node)} rounds {value.name!r}, {_MOVES}: ONNX Runtime's gradient builder ignores the "
-                f"rounding; {_LEAVE_OUT}"
-            )
     for step in path.steps:
+        if (rounding := rounding_of(step.node)) is not None and rounding.x in path.moving:
+            raise ModelError(
+                f"{describe(rounding.quantizer)} rounds {rounding.x.name!r}, {_MOVES}: ONNX Runtime's gradient "
+                f"builder ignores the rounding; {_OTHER_BUILDER}"
+            )
         reason = _dropped(step, path.reaching) or _dropped_in_body(step.node, path.moving)
         if reason:
             raise ModelError(f"{describe(step.node)} has {reason}")

@@ -12,7 +12,7 @@ from bngrad.autodiff.edges import reads, smooth_inputs
 from bngrad.autodiff.loss_and_wrt import reaching_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     import onnx_ir as ir
 
@@ -36,10 +36,6 @@ class GradientPath(NamedTuple):
     steps: list[Step]
     """The nodes that the gradient goes through, in the order of the graph."""
 
-    def fake_quantizers(self) -> Iterator[ir.Node]:
-        """The QuantizeLinear nodes that the loss depends on through the DequantizeLinear after them."""
-        return _fake_quantizers(self.reaching)
-
 
 def gradient_path(graph: ir.Graph, loss: ir.Value, wrt: Sequence[ir.Value]) -> GradientPath:
     """Returns the path of a gradient.
@@ -49,7 +45,7 @@ def gradient_path(graph: ir.Graph, loss: ir.Value, wrt: Sequence[ir.Value]) -> G
         loss: A value of it.
         wrt: The inputs to differentiate with respect to.
     """
-    reaching, moving = _reaching(loss), moving_values(graph, wrt)
+    reaching, moving = reaching_values(loss), moving_values(graph, wrt)
     steps = []
     for node in graph:
         if reaching.isdisjoint(node.outputs):
@@ -58,22 +54,3 @@ def gradient_path(graph: ir.Graph, loss: ir.Value, wrt: Sequence[ir.Value]) -> G
         if inputs or not moving.isdisjoint(reads(node)):
             steps.append(Step(node, inputs))
     return GradientPath(loss, reaching, moving, steps)
-
-
-def _reaching(loss: ir.Value) -> set[ir.Value]:
-    """The values that the loss depends on, also through pairs of quantizers, as ORT's builder has it."""
-    values = reaching_values(loss)
-    while new := {node.inputs[0] for node in _fake_quantizers(values)} - values - {None}:
-        for value in new:
-            if value is not None:
-                values |= reaching_values(value)
-    return values
-
-
-def _fake_quantizers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
-    for value in values:
-        node = value.producer()
-        if node is not None and node.op_type == "DequantizeLinear" and node.inputs[0] is not None:
-            quantizer = node.inputs[0].producer()
-            if quantizer is not None and quantizer.op_type == "QuantizeLinear":
-                yield quantizer

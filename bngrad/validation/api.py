@@ -54,6 +54,8 @@ def validate(
             except for ``ort``, its float inputs that are data.
         stop_gradient: Names of values of a forward model that no gradient flows through, see `differentiate`.
             Differences of the loss do not show them, so that central differences are skipped.
+        straight_through: Whether roundings of a forward model have the gradient of the identity within the range
+            of the integers, see `differentiate`. Differences of the loss do not show that either.
         frozen: Names of batch-norm nodes of a forward model, or patterns such as ``layer1.*``, that use their
             running statistics. Batch norms that are not matched follow the model, see `differentiate`.
         training: Names or patterns of batch-norm nodes that use the statistics of the batch. If both ``frozen``

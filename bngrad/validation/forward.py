@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx_ir as ir
 
 from bngrad.autodiff.chosen_stops import with_chosen_stops
+from bngrad.autodiff.dependence import moving_values
 from bngrad.autodiff.prepare_forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
 from bngrad.autodiff.recorded_stops import with_recorded_stops
 from bngrad.autodiff.running_statistics import find_statistics, has_recorded_chain
 from bngrad.autodiff.separate_statistics import chain_statistics
 from bngrad.autodiff.stop_gradient import stop_nodes, stops_to_identity
+from bngrad.autodiff.straight_through import is_quantizer
 from bngrad.errors import ModelError, UnsupportedNodeError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.nodes import all_nodes, default_opset, describe
@@ -22,7 +24,7 @@ from bngrad.validation.training_ops import REDEFINED_SINCE
 from bngrad.validation.unbiased import unbias_running_variances
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -40,8 +42,8 @@ class Forward(NamedTuple):
     """The names of the model's outputs."""
     note: str
     """The changes with which the model can be evaluated; empty if there are none."""
-    stops: str = ""
-    """The first StopGradient, whose effect differences of the loss do not show; empty if there is none."""
+    hidden: str = ""
+    """The first effect on gradients that differences of the loss do not show; empty if there is none."""
 
 
 def forward_of(
@@ -66,11 +68,12 @@ def forward_of(
         UnsupportedNodeError: An op is not implemented or the evaluation fails, also at the raised opset.
     """
     own = with_recorded_stops(with_chosen_stops(model, options.stop_gradient)).clone()
-    stops = next((describe(node) for node in stop_nodes(own)), "")
+    stops = [f"{describe(node)} stops" for node in stop_nodes(own)]
     stops_to_identity(own)
     if own.functions:
         inline(own)
     name_nodes(own)
+    stops += [f"{describe(node)} rounds" for node in _roundings(own, wrt)]
     set_modes(own, options.frozen, options.training)
     shared_statistics = options.shared_statistics
     if shared_statistics == "chain" or (shared_statistics is None and has_recorded_chain(own)):
@@ -91,7 +94,17 @@ def forward_of(
             result.evaluator.from_any(feeds, [loss])
         except ModelError:
             raise UnsupportedNodeError(str(error)) from None
-    return result._replace(stops=stops)
+    return result._replace(hidden=next((f"what {text}" for text in stops), ""))
+
+
+def _roundings(model: ir.Model, wrt: Iterable[str]) -> Iterator[ir.Node]:
+    """Yields the nodes that round what depends on some values."""
+    quantizers = [node for node in all_nodes(model) if is_quantizer(node)]
+    if quantizers:
+        names, graph = set(wrt), model.graph
+        values = (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs))
+        moving = moving_values(graph, [value for value in values if value.name in names])
+        yield from (node for node in quantizers if node.inputs[0] in moving)
 
 
 def _with_inputs(model: ir.Model, wrt: Iterable[str], outputs: frozenset[str], note: str) -> Forward:

@@ -76,8 +76,8 @@ def central_differences(
     """
     # Required: no other check compares the gradients with anything but our own training graph.
     check = Check("central differences", unit="relative", limit=LIMIT, required=True)
-    if forward.stops:
-        check.skipped = f"differences of the loss do not show what {forward.stops} stops"
+    if forward.hidden:
+        check.skipped = f"differences of the loss do not show {forward.hidden}"
         return check
     if not gradients:
         check.undecided["gradients"] = "the model has no gradient outputs; expected outputs named <input>_grad"

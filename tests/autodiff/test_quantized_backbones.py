@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import bngrad
-from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.errors import ModelError
 
 HEAD = "z = Gemm (h, w, b) loss = SoftmaxCrossEntropyLoss (z, labels)"
 VALUES = {
@@ -21,6 +21,7 @@ VALUES = {
     "uzero": np.uint8(128),
     "fzero": np.float32(1),
     "b": np.zeros(3, "f"),
+    "b2": np.ones(2, "f"),
     "c": np.arange(4, dtype="f"),
     "c8": np.arange(4, dtype=np.int32),
     "f": np.ones((2, 4), "f"),
@@ -102,6 +103,10 @@ BEFORE = {
         "m = MatMul (X, f) r = Add (m, c) q2, sq, n = DynamicQuantizeLinear (r) h = DequantizeLinear (q2, sq, n)",
         "'c' and 'f'",
     ),
+    "a float bias before QLinearMatMul": (
+        f"a = Add (X, b2) {BACKBONES['QLinearMatMul'].replace('(X,', '(a,')}",
+        "'b2'",
+    ),
 }
 
 
@@ -109,10 +114,19 @@ BEFORE = {
 def test_what_is_in_front_of_quantized_layers_stays_with_a_warning(how):
     body, kept = BEFORE[how]
     verb = "keep their values: between them" if " and " in kept else "keeps its value: between it"
+    options = {"straight_through": "QLinear" in body}
     with pytest.warns(bngrad.BngradWarning, match=f"^{kept} {verb} and the loss are quantized layers"):
-        got, _ = gradients(model(body))
+        got, _ = gradients(model(body), **options)
     assert set(got) == {"w", "b"}
-    assert list(gradients(model(body), wrt=["w"])[0]) == ["w"]
+    assert list(gradients(model(body), wrt=["w"], **options)[0]) == ["w"]
+
+
+@pytest.mark.parametrize("how", [how for how, (body, _) in BEFORE.items() if "QLinear" not in body])
+def test_what_is_in_front_of_a_rounding_trains(how):
+    body, others = BEFORE[how]
+    got, _ = gradients(model(body))
+    assert set(got) == {"w", "b", *re.findall(r"'(\w+)'", others)}
+    assert all(np.any(gradient) for gradient in got.values())
 
 
 def test_a_float_bias_behind_the_last_quantized_layer_trains():
@@ -128,15 +142,15 @@ def test_positions_are_no_quantized_values():
 REFUSED = {
     "a weight that is quantized in the graph, by name": (
         model(f"{IN} wf = QuantizeLinear (f, sw, zero) w8 = DequantizeLinear (wf, sw, zero) h = MatMul (d, w8)"),
-        {"wrt": ["f"]},
+        {"wrt": ["f"], "straight_through": False},
         ModelError,
         "does not depend on 'f': QuantizeLinear node .* gives input 0 no gradient",
     ),
-    "a scale by name": (
-        model(BACKBONES["QDQ"]),
-        {"wrt": ["sr"]},
-        UnsupportedNodeError,
-        "no gradient rule for quant",
+    "a scale of integers by name": (
+        model(BACKBONES["QLinearMatMul"]),
+        {"wrt": ["sw"]},
+        ModelError,
+        "does not depend on 'sw': QLinearMatMul node .* gives input 4 no gradient",
     ),
     "a scale that is a weight": (
         model(BACKBONES["QDQ"], HEAD.replace("loss =", "u = Mul (z, sr) loss =").replace("(z, l", "(u, l")),

@@ -28,8 +28,10 @@ OF_ORT = {"AveragePoolGrad", "MaxPoolGrad"}
 """In the default domain because bngrad registers them: ONNX Runtime's builder writes them."""
 REFUSED = {("Dropout", 1), ("Resize", 1), ("Resize", 2), ("RoiAlign", 1)}
 """Float inputs that must be constant; test_refusals.py tests them."""
-CONTROL = {"If": (0,), "Loop": (0, 1)}
-"""Inputs of other types than float, beside which all inputs, and what bodies read, have gradients."""
+OTHER_TYPES = {"If": (0,), "Loop": (0, 1), "DequantizeLinear": (0, 2)}
+"""Inputs of other types than float, beside which all inputs, and what bodies or roundings read, have gradients."""
+CONSTANTS = {"MatMulNBits": 4}
+"""The number of inputs of an op of ONNX Runtime that must be constant."""
 NEWEST = onnx.defs.onnx_opset_version() >= NEWEST_OPSET
 
 
@@ -90,8 +92,8 @@ def test_every_float_input_has_a_gradient_or_none_by_mathematics(op):
             index
             for index in range(len(schema.inputs))
             if rule.differentiates(index) or index in rule.zero or (op, index) in REFUSED
-        } - set(CONTROL.get(op, ()))
-        if rule.inputs is None and op != "If":
+        } - set(OTHER_TYPES.get(op, ()))
+        if rule.inputs is None and op not in ("If", "DequantizeLinear"):
             assert schema.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
     assert not set(rule.inputs or ()) & set(rule.zero)
 
@@ -121,7 +123,7 @@ def test_attributes_of_ops_of_ort(op):
     rule = RULES[MICROSOFT, op]
     assert set(schema.attributes) == set(rule.attributes)
     assert rule.versions == (schema.since_version,)
-    assert len(schema.inputs) == len(rule.inputs)
+    assert len(schema.inputs) == len(rule.inputs) + CONSTANTS.get(op, 0)
 
 
 # name: (nodes that make y of a float[3] x, opset, what is patched: op and versions or attributes, message)

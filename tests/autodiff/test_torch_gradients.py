@@ -129,10 +129,9 @@ def test_not_refused(case):
 
 
 @pytest.mark.parametrize("options", [{}, {"wrt": ["w"]}])
-def test_fake_quantization_is_refused(options):
-    record = call("fake_quantize_per_tensor_affine.default", "%w", "0.1", "0", "-128", "127")
-    with pytest.raises(bngrad.UnsupportedNodeError, match="fake quantization"):
-        bngrad.differentiate(model_of(QUANTIZED, record), **options)
+def test_fake_quantization_is_straight_through(options):
+    record = call("fake_quantize_per_tensor_affine.default", "%w", "0.1", "0", "0", "255")
+    np.testing.assert_array_equal(gradient(model_of(QUANTIZED, record), **options), 1 + (W >= 0))
 
 
 def test_weights_behind_fake_quantization_can_be_named():

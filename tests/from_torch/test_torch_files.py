@@ -174,7 +174,7 @@ TABLE = {
     "logaddexp2": (RIGHT, RIGHT, None),
     "index-put": (RIGHT, RIGHT, RIGHT),
     "index-put-that-adds": (RIGHT, RIGHT, LOST),  # the exporter leaves "add" out of the ScatterND
-    "fake-quantize": ("fake quantization", "fake quantization", LOST),
+    "fake-quantize": (RIGHT, RIGHT, RIGHT),
 }
 """The outcome of each source: right, lost, refused with a text, or None where PyTorch does not export it."""
 

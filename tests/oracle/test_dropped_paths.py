@@ -72,7 +72,7 @@ def sends_nothing(body, initializers, op, index, name, remedy=OURS):
 
 
 def rounding(body):
-    message = "^QuantizeLinear node 'q' .* rounds 'x', .* ignores the rounding; leave out"
+    message = "^QuantizeLinear node 'q' .* rounds 'x', .* ignores the rounding; use --builder bngrad"
     return two_ways(body, f"{QUANTIZED}, float u = {{0.05}}"), message
 
 
@@ -133,7 +133,6 @@ REFUSED = {
         "DequantizeLinear",
         1,
         "e",
-        ALONE,
     ),
     "a sequence": dropped(
         "q = SequenceConstruct (u, x) y = SequenceAt (q, i)",

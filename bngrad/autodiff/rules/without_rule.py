@@ -13,7 +13,7 @@ _REASONS: dict[str, str] = {
         SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence
     """,
     "quantization; train only weights after it, with --wrt (wrt=)": """
-        ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearConv QLinearMatMul QuantizeLinear
+        ConvInteger MatMulInteger QLinearConv QLinearMatMul QuantizeLinear
     """,
     "bits": "BitCast",
     "no float output": """

@@ -16,6 +16,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from bngrad.autodiff.prepare_forward import OPSET as NEWER
+from bngrad.autodiff.straight_through import is_quantizer
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import describe
 from bngrad.opset.ort_dialect import MICROSOFT
@@ -60,7 +61,8 @@ def run(node: ir.Node, values: Mapping[str, Value], opset: int, *, first: int = 
         return _dropout(node, inputs, opset)
     outputs = _evaluated(node, {name: _array(value) for name, value in inputs.items()}, opset)[first:]
     floats = any(tensor.is_floating_point() for value in outputs for tensor in _tensors(value))
-    if floats and any(map(_needs_gradient, inputs.values())) and node.op_type not in _ZERO:
+    passes = (floats and node.op_type not in _ZERO) or is_quantizer(node)
+    if passes and any(map(_needs_gradient, inputs.values())):
         raise UnsupportedNodeError(
             f"{describe(node)} has no equivalent in PyTorch, and a gradient passes it; {ELSEWHERE}"
         )
