@@ -30,6 +30,12 @@ BATCH_NORM_GRAD = (MICROSOFT, "BatchNormalizationGrad")
 ORT's own schema names input 4 ``variance``; its builder connects, and its kernel takes, 1 / sqrt(var + eps).
 """
 
+TYPED_MATMUL_NBITS = (MICROSOFT, "TypedMatMulNBits")
+"""The name of stock ONNX Runtime's MatMulNBits while types are inferred.
+
+With a schema of that op itself, onnx's checker would refuse the attributes of newer releases.
+"""
+
 _TYPES = [("T", ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"], "Data")]
 _POOL_ATTRIBUTES = {
     "auto_pad": OpSchema.AttrType.STRING,
@@ -83,7 +89,9 @@ def _schemas() -> list[OpSchema]:
     concat.set_type_and_shape_inference_function(_infer_concat_training)
     max_pool = _schema("", "MaxPoolGrad", inputs=["dY", "#indices"], outputs=["dX"], attributes=_POOL_ATTRIBUTES)
     average_pool = _schema("", "AveragePoolGrad", inputs=["dY"], outputs=["dX"], attributes=_POOL_ATTRIBUTES)
-    return [internal, concat, max_pool, average_pool]
+    nbits = _schema(*TYPED_MATMUL_NBITS, inputs=["*inputs"], outputs=["Y"], attributes={"N": int_attribute})
+    nbits.set_type_and_shape_inference_function(_infer_matmul_nbits)
+    return [internal, concat, max_pool, average_pool, nbits]
 
 
 def _schema(
@@ -139,6 +147,17 @@ def _infer_concat_training(context: InferenceContext) -> None:
     dims[axis].Clear()
     if all(dim.HasField("dim_value") for dim in along):
         dims[axis].dim_value = sum(dim.dim_value for dim in along)
+    context.set_output_type(0, result)
+
+
+def _infer_matmul_nbits(context: InferenceContext) -> None:
+    data, rows = context.get_input_type(0), context.get_attribute("N")
+    result = onnx.TypeProto()
+    if data is not None:
+        result.CopyFrom(data)
+    if result.tensor_type.shape.dim and rows is not None:
+        result.tensor_type.shape.dim[-1].Clear()
+        result.tensor_type.shape.dim[-1].dim_value = rows.i
     context.set_output_type(0, result)
 
 

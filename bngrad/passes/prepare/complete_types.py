@@ -11,7 +11,7 @@ import onnx_ir as ir
 from bngrad.graph.constant_value import constant_tensor
 from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.io.negative_dimensions import has_negative_dimension
-from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.opset.ort_dialect import MICROSOFT, TYPED_MATMUL_NBITS
 
 LIKE_FIRST_INPUT = {
     ("", "GroupNormalization"),
@@ -23,6 +23,9 @@ LIKE_FIRST_INPUT = {
 Registering schemas for them does not work: onnx's reference evaluator does not support an op type, such as Gelu,
 in two domains.
 """
+
+INFERRED_AS = {**dict.fromkeys(LIKE_FIRST_INPUT, ("", "Identity")), (MICROSOFT, "MatMulNBits"): TYPED_MATMUL_NBITS}
+"""The op that stands for one that onnx cannot infer, while it infers."""
 
 _FAILURES = (
     onnx.checker.ValidationError,

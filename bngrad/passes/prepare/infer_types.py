@@ -16,7 +16,7 @@ from bngrad.graph.subgraphs import proto_subgraphs, subgraphs
 from bngrad.io.external_data import in_memory, with_small_tensors
 from bngrad.io.limits import MAX_RANK
 from bngrad.io.negative_dimensions import has_negative_dimension
-from bngrad.passes.prepare.complete_types import LIKE_FIRST_INPUT, infer_outputs, untyped_nodes
+from bngrad.passes.prepare.complete_types import INFERRED_AS, infer_outputs, untyped_nodes
 from bngrad.passes.prepare.large_initializers import hidden_initializers, is_large
 from bngrad.passes.prepare.long_vectors import may_have_long_vector
 from bngrad.passes.prepare.stated_shapes import STATES_WRONG_SHAPES, infer_without_wrong_shapes
@@ -34,7 +34,7 @@ _SHAPED_BY_FLOATS = ("Cast", "Range", "Resize", "Upsample")
 
 
 class InferTypesPass(ir.passes.InPlacePass):
-    """Runs onnx's shape inference, with ops unknown to onnx replaced by Identity meanwhile.
+    """Runs onnx's shape inference, with some ops unknown to onnx replaced by others meanwhile.
 
     Guarantees: the nodes do not change. Types and shapes that cannot be inferred stay as they are in the model.
     Stated shapes of intermediate values that contradict the inferred ones are replaced, unless the model
@@ -60,12 +60,12 @@ class InferTypesPass(ir.passes.InPlacePass):
 def _infer_types(model: ir.Model) -> bool:
     """Runs the inference once, and returns whether any type or shape changed."""
     replaced = [
-        (node, node.domain, node.op_type)
+        (node, (node.domain, node.op_type))
         for node in all_nodes(model)
-        if (node.domain, node.op_type) in LIKE_FIRST_INPUT
+        if (node.domain, node.op_type) in INFERRED_AS
     ]
-    for node, _, _ in replaced:
-        node.domain, node.op_type = "", "Identity"
+    for node, op in replaced:
+        node.domain, node.op_type = INFERRED_AS[op]
     try:
         with hidden_initializers(model.graph, _determines_no_shape):
             proto = ir.to_proto(with_small_tensors(model))
@@ -81,8 +81,8 @@ def _infer_types(model: ir.Model) -> bool:
         _log.log(level, "types cannot be inferred; the model keeps the types that it states: %s", error)
         return False
     finally:
-        for node, domain, op_type in replaced:
-            node.domain, node.op_type = domain, op_type
+        for node, op in replaced:
+            node.domain, node.op_type = op
     model.meta[CONTRADICTS] = contradicts
     return _copy_types(model.graph, inferred.graph)
 
@@ -96,7 +96,7 @@ def infer_strictly(model: ir.Model) -> onnx.ModelProto | None:
     """
     nodes = {(node.domain, node.op_type) for node in all_nodes(model)}
     # onnx may abort the process at a Slice; see `_infer`.
-    if nodes & {*LIKE_FIRST_INPUT, ("", "Slice")} or model.producer_name in STATES_WRONG_SHAPES:
+    if nodes & {*INFERRED_AS, ("", "Slice")} or model.producer_name in STATES_WRONG_SHAPES:
         return None
     data_prop = not may_have_long_vector(model)
     try:
