@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.dependence import moving_values
 from bngrad.autodiff.edges import reads, rule_of
-from bngrad.autodiff.fused_ops import FUSED_OPS
+from bngrad.autodiff.fused_ops import FUSED_OPS, UNKNOWN_FORM
 from bngrad.autodiff.rules.without_rule import WITHOUT_RULE
 from bngrad.graph.nodes import ORIGIN, describe, remove
 from bngrad.graph.subgraphs import nodes_of, proto_subgraphs
@@ -76,7 +76,9 @@ def _split(model: ir.Model, wrt: Iterable[ir.Value]) -> bool:
     for node in fused:
         site = Site(node, context)
         values = FUSED_OPS[node.domain, node.op_type](site)
-        if values is not None:
+        if isinstance(values, str):
+            node.meta[UNKNOWN_FORM] = values
+        elif values is not None:
             outputs = enumerate(values[: len(node.outputs)])
             site.replace({index: value for index, value in outputs if value is not None})
     remove(context.replaced)

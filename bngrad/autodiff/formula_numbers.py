@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+NUMBERS = "bngrad.numbers"
+"""The key in the ``meta`` of values that are no weights, whose reader is replaced by others."""
+
 LARGEST_EPSILON = 0.1
 """The largest epsilon below a root."""
 _LARGEST_OF_FRACTION = 1e-3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
+from bngrad.autodiff.fused_attention import group_query_attention
 from bngrad.graph.node_reader import dtype_of, like
 from bngrad.opset.op_attributes import CONV
 from bngrad.opset.ort_dialect import MICROSOFT
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 
     from bngrad.passes.lower.site import Site
 
-    Parts: TypeAlias = Callable[[Site], Sequence[ir.Value | None] | None]
-    """A function that makes the nodes of a fused op, and returns its outputs; None where it does not know it."""
+    Parts: TypeAlias = Callable[[Site], Sequence[ir.Value | None] | str | None]
+    """A function that makes the nodes of a fused op, and returns its outputs.
+
+    It returns None, or a text for the user, where it does not know the form of the node.
+    """
+
+UNKNOWN_FORM = "bngrad.unknown_form"
+"""The key in the ``meta`` of a node that is not split for the text."""
 
 _GEMM = ("alpha", "beta", "transA", "transB")
 _GEMM_NUMBERS = ("activation_alpha", "activation_beta")
@@ -128,6 +135,7 @@ FUSED_OPS: Mapping[tuple[str, str], Parts] = {
     (MICROSOFT, "FusedConv"): _conv,
     (MICROSOFT, "FusedGemm"): _gemm,
     (MICROSOFT, "FusedMatMul"): _matmul,
+    (MICROSOFT, "GroupQueryAttention"): group_query_attention,
     (MICROSOFT, "SkipLayerNormalization"): _layer_norm,
     (MICROSOFT, "SkipSimplifiedLayerNormalization"): _skip_rms_norm,
     ("", "SimplifiedLayerNormalization"): _rms_norm,

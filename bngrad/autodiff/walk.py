@@ -11,6 +11,7 @@ from bngrad.autodiff.backward import Backward, BlockedInBodyError, NoGradientErr
 from bngrad.autodiff.contradictions import contradiction
 from bngrad.autodiff.dependence import moving_in_body, moving_values, reaching
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.fused_ops import UNKNOWN_FORM
 from bngrad.autodiff.hidden_paths import refuse_hidden_paths
 from bngrad.autodiff.rules.without_rule import OURS_WITHOUT_RULE, WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
@@ -276,6 +277,8 @@ def _no_rule(
     if rule is None:
         if is_foreign(node):
             return "it has no gradient rule; convert it to an op of bngrad first, with bngrad rewrite"
+        if form := node.meta.get(UNKNOWN_FORM):
+            return f"it has no gradient rule for this form: {form}"
         why = {"": WITHOUT_RULE, DOMAIN: OURS_WITHOUT_RULE}.get(node.domain, {}).get(node.op_type)
         return "it has no gradient rule" + (f" for {why}" if why else "")
     for index, value in moving:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.autodiff.formula_numbers import LARGEST_EPSILON, formula_numbers
+from bngrad.autodiff.formula_numbers import LARGEST_EPSILON, NUMBERS, formula_numbers
 from bngrad.autodiff.quantization import scales
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.constant_value import has_equal_elements
@@ -49,6 +49,7 @@ _NUMBER_SLOTS: Mapping[str, frozenset[int]] = {
     **dict.fromkeys(("Clip", "Resize", "RotaryEmbedding"), frozenset({1, 2})),
     **dict.fromkeys(("Dropout", "Pow", "Upsample"), frozenset({1})),
     "Range": frozenset({0, 1, 2}),
+    "GroupQueryAttention": frozenset({7, 8}),
 }
 """The inputs of ops that are hyperparameters or statistics, even if they have a gradient."""
 
@@ -97,7 +98,7 @@ def _looks_like_a_weight(value: ir.Value) -> bool:
 
 def _is_parameter(value: ir.Value, numbers: Uses) -> bool:
     """Returns whether any reader uses a value as something other than a hyperparameter or a statistic."""
-    return any(
+    return not value.meta.get(NUMBERS) and any(
         index not in _NUMBER_SLOTS.get(node.op_type, ())
         and (node, index) not in numbers
         and not _is_half_of_one_hot(node)
