@@ -22,9 +22,9 @@ def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
         if node is None:
             continue
         if is_quantizer(node) and not moving.isdisjoint(node.inputs[:2]):
-            rounded = node.inputs[0].name if node.inputs[0] is not None else None
+            name = None if node.inputs[0] is None else node.inputs[0].name
             raise UnsupportedNodeError(
-                f"{describe(node)} cannot be differentiated: it rounds {rounded!r}, and the loss depends on the "
+                f"{describe(node)} cannot be differentiated: it rounds {name!r}, and the loss depends on the "
                 "result through another op than a DequantizeLinear of the same graph; expected only that op, or "
                 "--no-straight-through (straight_through=False), which gives roundings the gradient 0"
             )
@@ -33,10 +33,13 @@ def refuse_hidden_paths(loss: ir.Value, moving: set[ir.Value]) -> None:
                 f"{describe(node)} cannot be differentiated: it has no gradient with respect to input 0, "
                 f"{node.inputs[0].name!r}, whose value it outputs as bits or text; expected a constant"
             )
-        operands, rounded = [*node.inputs, *captured_values(node)], set()
-        if (rounding := rounding_of(node)) is not None:
-            operands, rounded = [rounding.x, rounding.scale, *node.inputs[1:]], {rounding.quantizer}
-        makers = {value.producer() for value in operands if value is not None} - seen - rounded
+        operands = [*node.inputs, *captured_values(node)]
+        rounding = rounding_of(node)
+        if rounding is not None:
+            operands = [rounding.x, rounding.scale, *node.inputs[1:]]
+        makers = {value.producer() for value in operands if value is not None} - seen
+        if rounding is not None:
+            makers.discard(rounding.quantizer)
         seen |= makers
         waiting += makers
 
