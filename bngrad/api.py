@@ -109,6 +109,9 @@ def differentiate(
         wrt: Names of inputs and initializers to differentiate with respect to. By default, the weights.
         stop_gradient: Names of inputs, initializers and computed values that no gradient flows through. They are
             constants for the gradients, and keep their values.
+        straight_through: Whether DequantizeLinear after QuantizeLinear or DynamicQuantizeLinear has the gradient
+            of the identity where the integers are within their range, as fake quantization has in PyTorch. If
+            not, its gradient is 0.
         frozen: Names of batch-norm nodes, or patterns such as ``layer1.*``, that use their running statistics.
             Batch norms that neither ``frozen`` nor ``training`` matches follow their attribute training_mode, or,
             in a file of ``torch.onnx.export(dynamo=True)``, the mode that they had in PyTorch.
