@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
 from bngrad.autodiff.formula_numbers import NUMBERS
-from bngrad.graph.node_reader import attribute_refusal, like, static_shape
+from bngrad.graph.node_reader import attribute_refusal, dtype_of, like, static_shape
 from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.graph.shapes import known_dimension
 from bngrad.opset.op_attributes import ANY, FLAG
@@ -36,6 +35,8 @@ _ATTRIBUTES: Attributes = {
 }
 """The attributes, with the values by which further features are off."""
 _FIRST_REFUSED = 9
+_LOWEST = {ir.DataType.FLOAT16: -65504.0}
+"""The scores of hidden keys; not infinite, since padding may attend none."""
 _LAST = 2**40
 """A position after all others."""
 
@@ -82,7 +83,7 @@ def group_query_attention(site: Site) -> Sequence[ir.Value | None] | str | None:
     if cap := site.attribute("softcap", 0.0):
         cap = like(site, cap, site.x(0))
         scores = site.op("Mul", site.op("Tanh", site.op("Div", scores, cap)), cap)
-    hidden = like(site, -np.inf, site.x(0))
+    hidden = like(site, _LOWEST.get(dtype_of(site.x(0)), -3e38), site.x(0))
     scores = site.op("Where", _visible(site, positions, of_keys), scores, hidden)
     y = site.op("MatMul", site.op("Softmax", scores, axis=-1), site.op("Unsqueeze", v, site.int64([2])))
     y = site.op("Transpose", y, perm=[0, 3, 1, 2, 4])

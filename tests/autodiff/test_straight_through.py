@@ -95,7 +95,9 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in ("uint16", "uint4"))) for name in TYPES]
+)
 def test_types(name):
     dtype, scale, zero, opset = TYPES[name]
     values = {"s": np.float32(scale), "z": np.asarray(zero).astype(dtype)}
@@ -108,7 +110,7 @@ def test_without_a_zero_point():
     compare(gradients(nodes, {"s": np.float32(0.01)}), np.float32(0.01), 0, 0, 255)
 
 
-@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("name", ["float8_e4m3fn", pytest.param("float8_e5m2", marks=pytest.mark.long)])
 def test_floats_of_8_bits(name):
     dtype = getattr(ml_dtypes, name)
     scale, largest = np.float32(2e-3 if "4" in name else 2e-5), float(ml_dtypes.finfo(dtype).max)
