@@ -187,6 +187,9 @@ def training_step(
             `torch.nn.utils.clip_grad_norm_` does; the step then has the output ``gradient_norm``. None for none.
         accumulate: The number of calls that make one update of the weights, with the mean of their gradients.
             Running statistics are updated by each call.
+        ema: The decay, such as 0.999, of moving averages of weights and running statistics, which the state has
+            beside these, as `torch.optim.swa_utils.AveragedModel` with buffers. Evaluation and the inference model
+            use them. None for none.
         precision: ``mixed`` computes in float16 where that is safe, with a scale of the loss that follows the
             gradients; ``mixed-bfloat16`` in bfloat16. The state, the evaluation graph and the inference model have
             the types of the model. ``model`` computes in them, too.

@@ -55,7 +55,16 @@ class Client(NamedTuple):
 
 _OPTIMIZER = ("optimizer",)
 _COUNTS = ("step", "skipped")
-_ALL = ("weight", "running_statistic", *_OPTIMIZER, *_COUNTS, "micro_step", "loss_scale", "growth_tracker")
+_ALL = (
+    "weight",
+    "running_statistic",
+    "average",
+    *_OPTIMIZER,
+    *_COUNTS,
+    "micro_step",
+    "loss_scale",
+    "growth_tracker",
+)
 
 
 def averaged(clients: Sequence[Client], options: AverageOptions, own: Client | None) -> dict[str, Array]:
@@ -112,8 +121,10 @@ def _own_names(first: Client, options: AverageOptions) -> set[str]:
             names |= {batch_norm[key] for key in ("scale", "bias") if batch_norm.get(key) is not None}
     if options.fedbn or options.statistics == "local":
         names |= set(first.names("running_statistic"))
+    averages = _averages(first)
+    names |= {averages[name] for name in names & averages.keys()}
     if options.optimizer == "keep":
-        names |= {name for name in first.names(*_ALL) if first.document["roles"][name] not in _ALL[:2]}
+        names |= {name for name in first.names(*_ALL) if first.document["roles"][name] not in _ALL[:3]}
     return names
 
 
@@ -131,7 +142,16 @@ def _pairs(first: Client, options: AverageOptions) -> dict[str, str]:
             f"running variance {ambiguous[0]!r} belongs to several running means, so it cannot be merged; give "
             "statistics mean or local"
         )
-    return {var: mean for var, (mean,) in means.items()}
+    pairs, averages = {var: mean for var, (mean,) in means.items()}, _averages(first)
+    return pairs | {averages[var]: averages[mean] for var, mean in pairs.items() if {var, mean} <= averages.keys()}
+
+
+def _averages(first: Client) -> dict[str, str]:
+    """Returns the names of the moving averages of a step with ``ema``, by what they are of."""
+    averages = first.document.get("averages") or {}
+    if not isinstance(averages, dict) or not set(averages.values()) <= first.arrays.keys():
+        raise InputError(f"{first.name} does not have the averages that it records; expected a state of bngrad")
+    return averages
 
 
 def _batch_norms(first: Client) -> list[dict[str, Any]]:

@@ -111,19 +111,23 @@ def state_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
-def with_state(evaluation: ir.Model, info: StepInfo, state: Mapping[str, Array]) -> ir.Model:
+def with_state(
+    evaluation: ir.Model, info: StepInfo, state: Mapping[str, Array], *, averages: bool = True
+) -> ir.Model:
     """Returns the inference model: the evaluation graph with a state as initializers, without the loss.
 
     Args:
         evaluation: The evaluation graph, of any layout; it is not changed.
         info: The metadata of the step.
         state: The state, in the named layout.
+        averages: Whether moving averages, if the step has them, take the place of weights and statistics.
 
     Raises:
         InputError: The state is not that of the step.
         ModelError: The forward model has no output but losses, or one depends on a random node.
     """
     state = info.require_state(state)
+    state = info.averaged(state) if averages else state
     model = evaluation.clone()
     graph = model.graph
     values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}

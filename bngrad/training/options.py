@@ -123,6 +123,7 @@ class UpdateKeywords(TypedDict, total=False):
     groups: "Sequence[ParameterGroup]"
     clip_norm: float | None
     accumulate: int
+    ema: float | None
     precision: Precision
     init_scale: float | None
     growth_interval: int | None
@@ -144,6 +145,13 @@ class UpdateOptions(Options):
         group=OPTIMIZER,
         metavar="N",
         minimum=1,
+    )
+    ema: float | None = option(
+        None,
+        "Keep [moving averages](../guides/averaged-weights.md) of weights and running statistics, as 0.999, which "
+        "evaluation and the inference model use.",
+        group=OPTIMIZER,
+        metavar="DECAY",
     )
     precision: Precision = option(
         "model",

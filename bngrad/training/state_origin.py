@@ -45,6 +45,7 @@ def state_document(info: StepInfo) -> dict[str, Any]:
     return {
         "model": info.model,
         "roles": {name: entry.role for name, entry in info.state.items()},
+        "averages": info.averages,
         "batch_norms": [dict(vars(batch_norm)) for batch_norm in info.batch_norms],
         KEY: origin_of(info),
     }
@@ -56,6 +57,7 @@ def origin_of(info: StepInfo) -> dict[str, Any]:
         "optimizer": dict(info.optimizer),
         "accumulate": info.accumulate,
         "clip_norm": info.clip_norm,
+        "ema": info.ema,
         "synchronized": info.synchronized,
         "fingerprint": None if info.fingerprint is None else vars(info.fingerprint),
     }
@@ -106,7 +108,7 @@ def differences(origin: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         lines.append(f"it was made with {first}, the step has {second}")
     lines += [
         f"it was made with {name} {origin.get(name)}, the step has {now.get(name)}"
-        for name in ("accumulate", "clip_norm")
+        for name in ("accumulate", "clip_norm", "ema")
         if origin.get(name) != now.get(name)
     ]
     was, has = origin.get("fingerprint"), now.get("fingerprint")

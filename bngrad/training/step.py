@@ -97,7 +97,7 @@ def build_step(
     """
     options = replace(options, **changes)
     optimizer, clip_norm, accumulate = make_optimizer(options.optimizer), options.clip_norm, options.accumulate
-    _require_numbers(clip_norm, accumulate)
+    _require_numbers(clip_norm, accumulate, options.ema)
     _require_groups(options.groups)
     scaling = LossScaling.of(options)
     clip_norm = None if clip_norm is None else float(clip_norm)
@@ -117,13 +117,19 @@ def build_step(
     training_graph = differentiate(model, options.forward(), last=False, mixed=_SIXTEEN_BITS[options.precision])
     builder = StepBuilder(training_graph, options.values or {})
     builder.add_optimizer(
-        optimizer, groups=options.groups, clip_norm=clip_norm, accumulate=accumulate, scaling=scaling
+        optimizer,
+        groups=options.groups,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        ema=options.ema,
+        scaling=scaling,
     )
     info = builder.finish(
         options.outputs,
         optimizer=hyperparameters(optimizer),
         clip_norm=clip_norm,
         accumulate=accumulate,
+        ema=options.ema,
         synchronized=options.sync,
     )
     result = training_graph.model
@@ -177,7 +183,9 @@ def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Finger
     )
 
 
-def _require_numbers(clip_norm: float | None, accumulate: int) -> None:
+def _require_numbers(clip_norm: float | None, accumulate: int, ema: float | None) -> None:
+    if ema is not None and not 0 < require_number("ema", ema) < 1:
+        raise InputError(f"ema is {ema}; expected a decay between 0 and 1, such as 0.999, or None for no averages")
     if clip_norm is not None and not 0 < require_number("clip_norm", clip_norm) < np.inf:
         raise InputError(f"clip_norm is {clip_norm}; expected a finite number above 0, or None for no clipping")
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:

@@ -42,7 +42,15 @@ VERSION = 1
 """Of the format."""
 
 Role = Literal[
-    "weight", "running_statistic", "optimizer", "step", "micro_step", "loss_scale", "growth_tracker", "skipped"
+    "weight",
+    "running_statistic",
+    "average",
+    "optimizer",
+    "step",
+    "micro_step",
+    "loss_scale",
+    "growth_tracker",
+    "skipped",
 ]
 
 _ADVICE = "make the step again with bngrad step"
@@ -71,7 +79,7 @@ class StateTensor:
     new: str | None = None
     """The output with the next value; None in the flat layout."""
     weight: str | None = None
-    """The weight that it belongs to, if its role is ``optimizer``."""
+    """The weight that it belongs to, if its role is ``optimizer``; or that it is the ``average`` of."""
     offset: int | None = None
     """The index of its first element in the vector of the flat layout; None in the named layout."""
     updates_behind: int | None = None
@@ -174,6 +182,8 @@ class StepInfo:
     """The ranges of class labels and other indices among the data."""
     batch_norms: tuple[StateBatchNorm, ...] = ()
     """The batch norms whose running statistics are in the state; none for a step of an older bngrad."""
+    ema: float | None = None
+    """The decay of the moving averages of weights and running statistics; None if there are none."""
     loss_scale: str | None = None
     """The output with the factor of the loss in float16; None without loss scaling."""
 
@@ -186,6 +196,15 @@ class StepInfo:
     def names(self, *roles: Role) -> list[str]:
         """The names of the state with some roles."""
         return [name for name, entry in self.state.items() if entry.role in roles]
+
+    @property
+    def averages(self) -> dict[str, str]:
+        """The names of the moving averages, by those of the weights and running statistics."""
+        return {str(entry.weight): name for name, entry in self.state.items() if entry.role == "average"}
+
+    def averaged(self, arrays: "Mapping[str, Array]") -> "dict[str, Array]":
+        """Returns a state with the moving averages in place of weights and running statistics."""
+        return {**arrays, **{name: arrays[average] for name, average in self.averages.items()}}
 
     def require_state(self, arrays: "Mapping[str, Array]") -> "dict[str, Array]":
         """Returns arrays as the state, in its order.
@@ -277,6 +296,7 @@ def write_step_info(model: "ir.Model", info: StepInfo) -> None:
         "loss_scale": info.loss_scale,
         "size_conditions": list(info.size_conditions),
         "evaluation_size_conditions": list(info.evaluation_size_conditions),
+        "batch_norms": [vars(batch_norm) for batch_norm in info.batch_norms],
         "model": info.model,
     }
     if info.flat is not None:
@@ -285,8 +305,8 @@ def write_step_info(model: "ir.Model", info: StepInfo) -> None:
         document["fingerprint"] = vars(info.fingerprint)
     if info.labels:
         document["labels"] = [vars(label_range) for label_range in info.labels]
-    if info.batch_norms:
-        document["batch_norms"] = [vars(batch_norm) for batch_norm in info.batch_norms]
+    if info.ema is not None:
+        document["ema"] = info.ema
     model.metadata_props[KEY] = json.dumps(document)
 
 

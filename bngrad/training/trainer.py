@@ -28,6 +28,7 @@ from bngrad.training.prefetch import sent_ahead
 from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
+from bngrad.training.state_buffers import StateBuffers
 from bngrad.training.state_origin import StateDict, check_origin, state_document
 from bngrad.training.statistics_of_step import StatisticsOfStep
 from bngrad.training.step_errors import (
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from bngrad.runtime.device_arrays import DeviceArray
     from bngrad.training.reestimated import ReestimatedStatistics
     from bngrad.training.schedules import Schedule
-    from bngrad.training.state_buffers import StateBuffers
     from bngrad.training.step_info import StepInfo
 
     Array = NDArray[Any]
@@ -136,6 +136,11 @@ class Trainer:
         """The state is in the buffers numbered by the remainder by 2."""
         self.outputs: dict[str, Array] = {}
         """The further outputs of the last step, by name."""
+        self.uses_averages = step.info.ema is not None
+        """True if `evaluate`, `estimate_statistics` and `finalize` take the moving averages of the step; False to
+        take the weights and running statistics themselves."""
+        self._flat_averages: tuple[int, dict[str, onnxruntime.OrtValue]] | None = None
+        """The vector with the averages, of a call in the flat layout."""
         self.load_state_dict(self._training_step.state)
 
     @property
@@ -243,7 +248,7 @@ class Trainer:
         try:
             with self.device.errors():
                 values = {name: value_of(array) for name, array in arrays.items()}
-                outputs = run_on_values(session, values | self._current.inputs)
+                outputs = run_on_values(session, values | self._evaluated)
         except BngradError:
             raise
         except Exception as error:
@@ -302,7 +307,7 @@ class Trainer:
                 values = {name: value_of(array) for name, array in self._data_of(batch, estimate.inputs).items()}
                 try:
                     with self.device.errors():
-                        arrays = run_on_values(session, values | self._current.inputs)
+                        arrays = run_on_values(session, values | self._evaluated)
                 except BngradError:
                     raise
                 except Exception as error:
@@ -314,8 +319,9 @@ class Trainer:
             for key in estimate.outputs
         }
         state = self.state_dict()
-        new, results = estimate.state(totals, state)
-        state.update(new)
+        averages = self.info.averages if self.uses_averages else {}
+        new, results = estimate.state(totals, self.info.averaged(state) if averages else state)
+        state.update({averages.get(name, name): array for name, array in new.items()})
         self.load_state_dict(state)
         return results
 
@@ -373,7 +379,7 @@ class Trainer:
             state = self.ranks.from_first("state", state)
             calls = _calls_of(state, self.info)
         self._session.buffers[calls % 2].write(state)
-        self._calls = calls
+        self._calls, self._flat_averages = calls, None
         warn(lines)
 
     def save(self, path: str | os.PathLike[str], **notes: Any) -> None:  # noqa: ANN401 - anything that JSON has
@@ -434,7 +440,7 @@ class Trainer:
         """
         state = self.state_dict()
         require_finite_state(state, "the inference model" if path is None else str(path))
-        model = self._training_step.finalize(state)
+        model = self._training_step.finalize(state, averages=self.uses_averages)
         if path is not None:
             self.ranks.on_first("finalize", lambda: save_model(as_ir(model), check_output(path)))
         return model
@@ -451,6 +457,20 @@ class Trainer:
         model = as_ir(self._training_step.evaluation)
         parts = LossOfBatches(model, self.info.data, self.info.loss)
         return self._make_session(model), parts
+
+    @property
+    def _evaluated(self) -> dict[str, onnxruntime.OrtValue]:
+        """The values of the evaluation graph: those of the state, with averages in place of what they are of."""
+        inputs = dict(self._current.inputs)
+        if not self.uses_averages:
+            return inputs
+        if self.info.flat is None:
+            return inputs | {name: inputs[average] for name, average in self.info.averages.items()}
+        if self._flat_averages is None or self._flat_averages[0] != self._calls:
+            buffers = StateBuffers(self.info, self.device)
+            buffers.write(self.info.averaged(self._current.read()))
+            self._flat_averages = self._calls, dict(buffers.inputs)
+        return self._flat_averages[1]
 
     @property
     def _current(self) -> StateBuffers:

@@ -54,17 +54,18 @@ class TrainingStep:
         step = Step(as_ir(self.model), as_ir(self.evaluation), self.state, self.info, [], [])
         return save_step(step, check_step_output(path))
 
-    def finalize(self, state: Mapping[str, Array]) -> onnx.ModelProto:
+    def finalize(self, state: Mapping[str, Array], *, averages: bool = True) -> onnx.ModelProto:
         """Returns the inference model with a state of this step: without the loss, and without inputs for weights.
 
         Args:
             state: A state, in the named layout; see `StepInfo.unflatten`.
+            averages: Whether moving averages, if the step has them, take the place of weights and statistics.
 
         Raises:
             InputError: The state is not that of this step.
             ModelError: The forward model has no output but the loss, or one depends on a random node.
         """
-        return to_proto(with_state(as_ir(self.evaluation), self.info, state))
+        return to_proto(with_state(as_ir(self.evaluation), self.info, state, averages=averages))
 
 
 def training_step_of(step: Step) -> TrainingStep:

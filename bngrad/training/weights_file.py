@@ -33,6 +33,8 @@ class Weights(NamedTuple):
 def load_weights(path: str | os.PathLike[str]) -> Weights:
     """Reads an .npz or a .safetensors file. The optimizer state and counters of a state are left out.
 
+    Moving averages, of a step with ``ema``, take the place of weights and running statistics.
+
     Raises:
         InputError: The file cannot be read, or is of another format.
     """
@@ -41,11 +43,18 @@ def load_weights(path: str | os.PathLike[str]) -> Weights:
     if file.suffix == ".npz" or zipfile.is_zipfile(file):
         return Weights(load_arrays(file), is_state=False)
     arrays, metadata = read_tensors(file)
-    roles = state_metadata(file, metadata).get("roles")
+    document = state_metadata(file, metadata)
+    roles = document.get("roles")
     if roles is None:
         return Weights(arrays, is_state=False)
     if not isinstance(roles, dict) or set(roles) != set(arrays):
         raise InputError(
             f"{file} does not record the role of each of its tensors; expected a state as bngrad writes it"
         )
-    return Weights({name: array for name, array in arrays.items() if roles[name] in _TRAINED}, is_state=True)
+    averages = document.get("averages") or {}
+    if not isinstance(averages, dict) or not set(averages.values()) <= set(arrays):
+        raise InputError(
+            f"{file} does not have the averages that it records; expected a state as bngrad writes it"
+        )
+    trained = [name for name in arrays if roles[name] in _TRAINED]
+    return Weights({name: arrays[averages.get(name, name)] for name in trained}, is_state=True)

@@ -55,7 +55,7 @@ _PROPERTIES = {
 }
 """Properties that documents have besides the fields."""
 
-_OMITTED = {StateTensor: ("new", "weight", "offset", "updates_behind"), StepInfo: ("flat",)}
+_OMITTED = {StateTensor: ("new", "weight", "offset", "updates_behind"), StepInfo: ("flat", "ema")}
 """Fields that are left out where they are None."""
 
 _CONSTANTS = {StepInfo: {"version": {"const": VERSION, "description": "The version of the format."}}}
