@@ -109,6 +109,7 @@ extern "C" OrtStatus* AddDomain(OrtSessionOptions*, OrtCustomOpDomain* domain) {
   return nullptr;
 }
 extern "C" void ReleaseDomain(OrtCustomOpDomain*) { ++released; }
+extern "C" OrtStatus* GetEntry(const OrtSessionOptions*, const char*, char*, size_t*) { return nullptr; }
 
 OrtApi api;
 
@@ -122,6 +123,7 @@ void Register() {
   Install(ort::CustomOpDomain_Add, AddOp);
   Install(ort::AddCustomOpDomain, AddDomain);
   Install(ort::ReleaseCustomOpDomain, ReleaseDomain);
+  Install(ort::GetSessionConfigEntry, GetEntry);
   const OrtApiBase base = {[](uint32_t) -> const OrtApi* { return &api; },
                            []() -> const char* { return "1.17.0"; }};
   Expect(RegisterCustomOps(nullptr, &base) == nullptr, "ops are registered");
