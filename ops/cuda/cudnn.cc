@@ -59,7 +59,6 @@ void* Cudnn::HandleOf(void* context, void* stream) const {
   if (kept == nullptr) {
     void* handle = nullptr;
     BNGRAD_CUDNN(*this, cudnnCreate, &handle);
-    BNGRAD_CUDNN(*this, cudnnSetStream, handle, stream);
     kept = handle;
   }
   return kept;

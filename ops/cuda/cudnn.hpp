@@ -67,7 +67,7 @@ class Cudnn {
   // True if the process has no cuDNN of another version, from which a handle may be.
   bool is_only() const { return is_only_; }
 
-  // A handle of our own for a stream of a context, which is kept. Throws Failure.
+  // A handle of our own for runs on a stream of a context, which is kept. Throws Failure.
   void* HandleOf(void* context, void* stream) const;
 
  private:

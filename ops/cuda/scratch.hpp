@@ -2,7 +2,7 @@
 //
 // A kernel may still wait for the device when the next node is started, so that a buffer may not serve two
 // streams, nor be freed between runs: each stream has buffers of its own, which are kept until the session
-// ends. They grow by doubling, for dynamic shapes.
+// ends. They grow by doubling, for dynamic shapes, but large ones by little more than is needed.
 #pragma once
 #include <cstddef>
 #include <map>

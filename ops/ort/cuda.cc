@@ -47,6 +47,7 @@ class StreamDevice final : public cuda::Device {
     const cuda::Cudnn& cudnn = SharedCudnn();
     void* handle = cudnn.is_only() ? ResourceOf(api_, run_, ort::kCudnnHandle) : nullptr;
     if (handle == nullptr) handle = cudnn.HandleOf(driver_.CurrentContext(), stream_);
+    BNGRAD_CUDNN(cudnn, cudnnSetStream, handle, stream_);
     // A bool, in the first byte.
     const bool tf32 = (reinterpret_cast<uintptr_t>(ResourceOf(api_, run_, ort::kUseTf32)) & 0xff) != 0;
     return {cudnn, handle, tf32};
