@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,6 +48,11 @@ def printing() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def print_text(text: str) -> None:
+    """Prints a line on stdout, wrapped by words in a terminal that is narrower."""
+    click.echo(visible(text) if not sys.stdout.isatty() else textwrap.fill(visible(text), stdout_console().width))
+
+
 def print_json(document: Mapping[str, object] | Sequence[object]) -> None:
     """Prints a JSON document on stdout; infinities and NaN, which JSON lacks, are the texts of `str`."""
     click.echo(json.dumps(_as_json(document), indent=2, allow_nan=False))
@@ -70,5 +76,5 @@ def print_warnings(messages: Iterable[str], notes: Iterable[str] = ()) -> None:
 
 
 def print_line(kind: str, text: str) -> None:
-    """Prints one line on stderr; ``kind`` is ``error``, ``failed``, ``warning`` or ``note``."""
+    """Prints one line on stderr; ``kind`` is ``error``, ``interrupted``, ``failed``, ``warning`` or ``note``."""
     click.echo(f"bngrad: {kind}: " + visible(" ".join(text.split())), err=True)

@@ -55,6 +55,11 @@ class Display:
         """The columns for the text of a stage without a bar; 0 if nothing is shown."""
         return 0 if self._display is None else self._display.console.width - _AROUND
 
+    @property
+    def encoding(self) -> str:
+        """The encoding of the terminal."""
+        return "ascii" if self._display is None else self._display.console.encoding
+
     def times(self, fraction: float | None) -> str:
         """Returns the time since the start and the time that is left of the stage, such as ``0:12, 1:40 left``."""
         now = time.monotonic()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -13,14 +12,7 @@ from bngrad.cli.help import Command
 from bngrad.cli.options import option
 from bngrad.cli.shell_completion import complete_files
 from bngrad.option_fields import OUTPUT
-from bngrad.reports.visible import visible
 from bngrad.runtime.device import CPU
-
-if TYPE_CHECKING:
-    from bngrad.cli.progress import Display
-    from bngrad.training.fit import Outcome
-    from bngrad.training.ranks import Ranks
-    from bngrad.training.trainer import Trainer
 
 _NOT_FINITE, _INTERRUPTED = 1, 130
 """Exit codes."""
@@ -202,6 +194,20 @@ _DATA, _DEVICE, _RATE, _RANKS = "Data", "Device", "Learning rate", "Distributed"
     help="File for the loss curve: .svg, .png or .pdf. Needs matplotlib (`pip install 'bngrad[plot]'`).",
 )
 @option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    group=OUTPUT,
+    help="File for a [web page](../guides/reports.md#train), which is written again as the run goes on.",
+)
+@option(
+    "--tensorboard",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    group=OUTPUT,
+    help="Folder for an event file of TensorBoard.",
+)
+@option(
     "--distributed",
     is_flag=True,
     group=_RANKS,
@@ -228,93 +234,10 @@ def train_command(context: click.Context, /, step: Path, as_json: bool, **option
     Documentation: [Training](../guides/training.md).
     """
     from bngrad.cli.ranks import joined
+    from bngrad.cli.train_run import run
     from bngrad.errors import InputError
 
     if not options["distributed"] and context.get_parameter_source("timeout") is not ParameterSource.DEFAULT:
         raise InputError("--timeout is for --distributed, which is not given")
     with joined({**options, "json": as_json}, STEP=str(step)) as ranks:
-        return _train(context, step, ranks, options, as_json=as_json)
-
-
-def _train(context: click.Context, step: Path, ranks: Ranks, options: dict[str, Any], *, as_json: bool) -> int:
-    from bngrad.cli import train_setup
-    from bngrad.cli.console import print_json, print_warnings, printing
-    from bngrad.cli.interrupts import interrupts
-    from bngrad.cli.progress import Display, progress
-    from bngrad.cli.train_report import document, lines
-    from bngrad.training import curve
-    from bngrad.training.fit import Reports
-    from bngrad.training.run_log import RunLog
-    from bngrad.training.trainer import Trainer
-
-    ranks.on_first("outputs", lambda: train_setup.check_files(step, options))
-    trainer = Trainer(
-        step,
-        learning_rate=0,
-        implementation=options["implementation"],
-        device=options["device"],
-        threads=options["threads"],
-        tf32=options["tf32"],
-        cuda_graph=options["cuda_graph"],
-        comm=ranks.comm,
-    )
-    if options["output"] is not None:
-        trainer.finalize()  # a model that cannot be finalized is refused before it is trained
-    run = train_setup.prepare(context, trainer, options)
-    if ranks.is_first:
-        print_warnings(train_setup.warnings(trainer, run, options))
-    with ranks.together("log"):
-        log = RunLog(options["log"] if ranks.is_first else None, run.position.step, run.position.epoch)
-    display = progress() if ranks.is_first else contextlib.nullcontext(Display(None))
-    with interrupts(terminated=ranks.size > 1) as stop, display as show, log.open():
-        reports = Reports(
-            log,
-            step=lambda epoch, done, loss: show(f"epoch {epoch}/{run.epochs}, loss {loss:.4g}", done),
-            epoch=lambda record: (
-                _print_epoch(record, run.epochs, show, as_json=as_json) if ranks.is_first else None
-            ),
-            warning=lambda line: _print_warning(line, show),
-            stop=stop,
-        )
-        outcome = run.fit.run(reports)
-    if options["plot"] is not None:
-        ranks.on_first("plot", lambda: curve.draw(curve.check_plot(options["plot"]), log.records))
-    if outcome.status in ("finished", "stopped early"):
-        _write_results(trainer, outcome, options)
-    last: dict[str, Any] = next((record for record in reversed(log.records) if "training_loss" in record), {})
-    if ranks.is_first:
-        with printing():
-            if as_json:
-                print_json(document(outcome, run.position, last, options))
-            else:
-                for line in lines(outcome, run.position, options):
-                    click.echo(visible(line))
-    return {"not finite": _NOT_FINITE, "interrupted": _INTERRUPTED}.get(outcome.status, 0)
-
-
-def _print_epoch(record: dict[str, Any], epochs: int, show: Display, *, as_json: bool) -> None:
-    from bngrad.cli.console import print_warnings
-    from bngrad.cli.train_report import epoch_line, epoch_warnings
-
-    # A closed pipe, as of `| head`, must not end the training.
-    with show.hidden(), contextlib.suppress(BrokenPipeError):
-        if not as_json:
-            click.echo(epoch_line(record, epochs))
-        print_warnings(epoch_warnings(record))
-
-
-def _print_warning(line: str, show: Display) -> None:
-    from bngrad.cli.console import print_warnings
-
-    with show.hidden(), contextlib.suppress(BrokenPipeError):
-        print_warnings([line])
-
-
-def _write_results(trainer: Trainer, outcome: Outcome, options: dict[str, Any]) -> None:
-    """Writes the model and the state with the lowest validation loss, or the last ones."""
-    if outcome.best is not None:
-        trainer.load_state_dict(outcome.best)
-    if options["state_out"] is not None:
-        trainer.save(options["state_out"])
-    if options["output"] is not None:
-        trainer.finalize(options["output"])
+        return run(context, step, ranks, options, as_json=as_json)

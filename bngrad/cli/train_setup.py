@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from bngrad.cli.options import option_name
+from bngrad.cli.train_display import header
 from bngrad.errors import InputError
 from bngrad.io.writing import check_output
 from bngrad.training.checkpoints import Checkpoints, Position, best_path, resume
@@ -38,7 +39,7 @@ _SCHEDULES = {
 _RECORDED = (*_DATA, "epochs", "patience", "learning_rate", "schedule", *_SCHEDULES)
 """Options that a checkpoint records; they apply to the resumed run unless they are given."""
 
-_OUTPUTS = ("output", "state_out", "checkpoint", "log", "plot")
+_OUTPUTS = ("output", "state_out", "checkpoint", "log", "plot", "html")
 
 _BATCH_SIZE = 32
 
@@ -49,6 +50,8 @@ class Run(NamedTuple):
     fit: Fit
     position: Position
     epochs: int
+    header: str
+    """The line on the data and the model."""
     remarks: list[str]
     """The differences from the run that wrote the checkpoint."""
 
@@ -119,7 +122,8 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
                 best = position.best_epoch = position.best_loss = None  # losses of other data do not compare
         plan = _plan(options, training, ranks.size)
         _require_batches(plan, training, validation, ranks.size)
-        if position.batch > (batches := training.count(plan.batch_size, drop_last=plan.drop_last)):
+        batches = training.count(plan.batch_size, drop_last=plan.drop_last)
+        if position.batch > batches:
             raise InputError(
                 f"{options['resume']} was written after batch {position.batch} of an epoch, and an epoch has "
                 f"{batches}; expected the same data and options"
@@ -133,9 +137,15 @@ def prepare(context: click.Context, trainer: Trainer, options: dict[str, Any]) -
     kept = {name: options[name] for name in _RECORDED} | data
     with ranks.together("checkpoint"):
         checkpoints = Checkpoints(options["checkpoint"] if ranks.is_first else None, trainer.info, kept)
-    return Run(
-        Fit(trainer, plan, training, validation, checkpoints, position, best), position, plan.epochs, remarks
+    line = header(
+        trainer.info,
+        samples=len(training),
+        validated=0 if validation is None else len(validation),
+        steps=batches,
+        device=str(trainer.device),
     )
+    fit = Fit(trainer, plan, training, validation, checkpoints, position, best)
+    return Run(fit, position, plan.epochs, line, remarks)
 
 
 def warnings(trainer: Trainer, run: Run, options: dict[str, Any]) -> list[str]:

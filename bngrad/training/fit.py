@@ -57,8 +57,8 @@ class Reports:
     """The callbacks of a run."""
 
     log: RunLog
-    step: Callable[[int, float, float], None] = lambda _epoch, _fraction, _loss: None
-    """Takes the epoch, the complete fraction of the run, and the loss."""
+    step: Callable[[dict[str, Any], float], None] = lambda _record, _fraction: None
+    """Takes the record of a step, and the complete fraction of the run."""
     epoch: Callable[[dict[str, Any]], None] = lambda _record: None
     """Takes the record of an epoch."""
     warning: Callable[[str], None] = lambda line: warn([line])
@@ -158,11 +158,18 @@ class Fit:
                 position.samples, position.loss_sum = position.samples + rows, position.loss_sum + loss * rows
             seconds = round(time.monotonic() - start, 3)
             epoch = position.epoch + 1
-            reports.log.add(step=position.step, epoch=epoch, loss=loss, learning_rate=rate, seconds=seconds)
+            norm = {"gradient_norm": float(trainer.outputs["gradient_norm"])} if self._clips(loss) else {}
+            reports.log.add(
+                step=position.step, epoch=epoch, loss=loss, learning_rate=rate, **norm, seconds=seconds
+            )
             done = (position.epoch + position.batch / self._batches) / plan.epochs
-            reports.step(epoch, done, loss)
+            reports.step(reports.log.records[-1], done)
             if plan.checkpoint_every is not None and position.step % plan.checkpoint_every == 0:
                 self._save()
+
+    def _clips(self, loss: float) -> bool:
+        """Tests whether the step with this loss computed the norm of the gradients."""
+        return self._trainer.info.clip_norm is not None and math.isfinite(loss)
 
     def _step(self, batch: Mapping[str, Array]) -> float:
         try:

@@ -178,6 +178,7 @@ def test_lines_of_a_training_run(in_terminal):
     lines = [re.split(r"\x1b\[2K|\r", line)[-1] for line in printed.splitlines()]
     assert any(re.fullmatch(r"epoch 1/2: loss [\d.]+", line) for line in lines)
     assert any(line.startswith("finished after 2 epochs, ") for line in lines)
+    assert re.search(r"epoch 2/2  step \d+  loss [\d.]+  [▁-█]+  lr 0\.1", plain(printed))
 
 
 def test_help_has_no_colors(in_terminal):

@@ -18,6 +18,7 @@ import bngrad
 from bngrad.io.tensor_files import read_tensors
 from bngrad.training.trainer import Trainer
 from file_size import file_size_limit
+from reports.pages import Page
 from training.trainer_cases import TEXT, assert_same_bits, network, samples
 
 TRAIN = ["train", "step.onnx", "--data", "train.npz", "--learning-rate", "0.1", "--batch-size", "8"]
@@ -65,7 +66,8 @@ def test_it_trains(command):
         *TRAIN, "--epochs", "3", "--validation", "valid.npz", "-o", "out.onnx", "--log", "log.jsonl"
     )
     assert (code, err) == (0, "")
-    *epochs, finished, output = out.splitlines()
+    header, *epochs, finished, output = out.splitlines()
+    assert header == "44 samples, 6 steps an epoch, 20 to validate on; 5 weights with 59 parameters; cpu"
     for number, line in enumerate(epochs, 1):
         assert re.fullmatch(rf"epoch {number}/3: loss [\d.]+, validation loss [\d.]+, accuracy [\d.]+%", line)
     assert len(epochs) == 3
@@ -592,10 +594,11 @@ def test_a_state_that_is_not_finite(choice, command):
     checkpoint = ["--checkpoint", "c.safetensors", "--epochs", "1"]
     code, out, _ = command(*arguments, *checkpoint, "--batch-size", "8")
     reason = "the state is not finite ('w'), so that after step 1 is not written; load an earlier state, and"
-    assert (code, out) == (1, f"stopped: {reason} lower the learning rate or clip the gradients\n")
+    line = f"stopped: {reason} lower the learning rate or clip the gradients"
+    assert (code, out.splitlines()[1:]) == (1, [line])
     code, out, _ = command(*arguments, *checkpoint, "--batch-size", "4")
     assert code == 1
-    assert out.startswith(
+    assert out.splitlines()[1].startswith(
         "stopped: the loss is -inf in call 2: the state is not finite since an earlier call ('w')"
     )
     assert "c.safetensors" not in written()
@@ -617,7 +620,7 @@ def test_no_finite_loss_at_all(command):
     code, out, _ = command(
         "train", "step.onnx", "--data", "nan.npz", "--learning-rate", "1", "--on-nan", "continue"
     )
-    assert (code, out) == (1, "stopped: no batch of epoch 1 has a finite loss\n")
+    assert (code, out.splitlines()[1:]) == (1, ["stopped: no batch of epoch 1 has a finite loss"])
 
 
 # Disks and folders
@@ -795,3 +798,46 @@ def test_training_ends_where_nobody_reads_its_lines(reader):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert Path("out.onnx").exists()
+
+
+# ---- files that follow a run ----
+
+
+def test_a_web_page_and_events_of_a_run(command):
+    bngrad.training_step(network(), optimizer="sgd", clip_norm=1.0).save("clipped.onnx")
+    options = ["--epochs", "2", "--validation", "valid.npz", "-o", "o.onnx", "--log", "log.jsonl"]
+    options += ["--html", "run.html", "--tensorboard", "events"]
+    code, _, err = command(TRAIN[0], "clipped.onnx", *TRAIN[2:], *options)
+    assert (code, err) == (0, "")
+    page = Page(Path("run.html"))
+    page.check_self_contained()
+    for text in (
+        "Finished",
+        "clipped.onnx",
+        "SHA-256",
+        "learning-rate 0.1",
+        "batch-size 8",
+        "Norm of the gradients",
+    ):
+        assert text in page.text
+    assert page.table["epoch"] == ["2", "1"]
+    assert all(record["gradient_norm"] > 0 for record in records() if "loss" in record)
+    (events,) = Path("events").iterdir()
+    assert events.read_bytes().count(b"loss/step") == 12
+    assert events.read_bytes().count(b"loss/validation") == 2
+
+
+def test_the_page_of_a_run_that_is_interrupted(interrupted):
+    assert interrupted(2, *TRAIN, "--html", "run.html")[0] == 130
+    assert "Interrupted" in Page(Path("run.html")).text
+    assert written() == ["run.html"]
+
+
+@pytest.mark.parametrize(
+    ("option", "path"), [("--html", "train.npz"), ("--html", "no/run.html"), ("--tensorboard", "train.npz")]
+)
+def test_files_of_a_run_that_are_refused(option, path, command):
+    code, out, err = command(*TRAIN, option, path)
+    assert (code, out) == (2, "")
+    assert err.startswith("bngrad: error: ")
+    assert len(err.splitlines()) == 1

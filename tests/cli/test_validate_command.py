@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -356,3 +357,19 @@ def test_a_failure_stays_one_where_nobody_reads_it(form, reader):
     wrong += f" --against reference {form} {reader}"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {wrong}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_an_interrupt_says_where_the_work_was(capsys, monkeypatch):
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    onnx.save(onnx.parser.parse_model(FORWARD), "forward.onnx")
+    monkeypatch.setattr("bngrad.validation.checks.central_differences", interrupted)
+    before = sorted(Path().iterdir())
+    arguments = ["--against", "numeric", "--implementation", "function", "--html", "report.html"]
+    assert run(["validate", "forward.onnx", *arguments]) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    where = r"bngrad: interrupted: at 'central differences', after 0:\d\d; files are as they were, or complete"
+    assert re.fullmatch(where, err.strip())
+    assert sorted(Path().iterdir()) == before

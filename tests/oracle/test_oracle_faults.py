@@ -7,6 +7,7 @@ Killed, two at once, damage and other versions are in test_oracle_environment.py
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,7 +96,9 @@ def test_interrupted(everybody, tmp_path):
         else:
             process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=600)
-    assert (process.returncode, output, errors.strip()) == (130, "", "")
+    assert (process.returncode, output) == (130, "")
+    where = r"(bngrad: interrupted: at '.*', after \d+:\d\d; files are as they were, or complete)?"
+    assert re.fullmatch(where, errors.strip())
     assert left(tmp_path) == []
 
 

@@ -79,6 +79,7 @@ def _environment() -> Environment:
     environment.filters["x"] = lambda sizes: "x".join(map(str, sizes)) or "scalar"
     environment.filters["size"] = byte_text
     environment.filters["number"] = number_text
+    environment.filters["duration"] = duration_text
     return environment
 
 
@@ -105,6 +106,15 @@ def number_text(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.3g}".replace("inf", "∞").replace("nan", "NaN")
+
+
+def duration_text(seconds: float) -> str:
+    """Returns a time, such as ``12.3 s`` or ``1:02:03``."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
 def byte_text(count: int) -> str:
