@@ -223,28 +223,16 @@ void ConvGrad::RunSamples(const ConvGradArguments& a, bool adds, Device& device)
   if (dx != a.dx) device.Launch(a.type, "copy_box", box.blocks, 1, &box);
 }
 
-void ConvGrad::Run(const ConvGradArguments& a, Device& device) const {
+// dX and dW of a batch, in as many parts as cuDNN needs.
+void ConvGrad::RunBatch(const ConvGradArguments& a, Device& device) const {
   const size_t size = SizeOf(a.type);
-  const int64_t x_count = CountOf(a.x_shape), w_count = CountOf(a.w_shape), dy_count = CountOf(a.dy_shape);
-  const auto zero = [&](void* data, int64_t count) {
-    if (data != nullptr) device.Zero(data, static_cast<size_t>(count) * size);
-  };
-  if (dy_count == 0) {
-    zero(a.db, a.w_shape[0]);
-  } else if (a.db != nullptr) {
-    SumChannels(a, device);
-  }
-  if (x_count == 0 || w_count == 0 || dy_count == 0) {
-    zero(a.dx, x_count);
-    zero(a.dw, w_count);
-    return;
-  }
-  if (a.dx == nullptr && a.dw == nullptr) return;
   int64_t padded = a.x_shape[1];
   for (size_t i = 0; i < attributes_.begins.size(); ++i) {
-    padded *= a.x_shape[i + 2] + attributes_.begins[i] + attributes_.ends[i];
+    padded =
+        std::min(padded, kMaxElements + 1) * (a.x_shape[i + 2] + attributes_.begins[i] + attributes_.ends[i]);
   }
-  const int64_t x_sample = x_count / a.x_shape[0], dy_sample = dy_count / a.dy_shape[0];
+  const int64_t x_sample = CountOf(a.x_shape) / a.x_shape[0];
+  const int64_t dy_sample = CountOf(a.dy_shape) / a.dy_shape[0], w_count = CountOf(a.w_shape);
   const int64_t sample = std::max(padded, dy_sample);
   if (std::max(sample, w_count) > kMaxElements) {
     throw InvalidArgument("a padded sample of X or a sample of dY has " + std::to_string(sample) +
@@ -260,6 +248,26 @@ void ConvGrad::Run(const ConvGradArguments& a, Device& device) const {
     samples.dy = static_cast<const char*>(a.dy) + static_cast<size_t>(first * dy_sample) * size;
     if (a.dx != nullptr) samples.dx = static_cast<char*>(a.dx) + x_offset;
     RunSamples(samples, first > 0, device);
+  }
+}
+
+void ConvGrad::Run(const ConvGradArguments& a, Device& device) const {
+  const size_t size = SizeOf(a.type);
+  const int64_t x_count = CountOf(a.x_shape), w_count = CountOf(a.w_shape), dy_count = CountOf(a.dy_shape);
+  const auto zero = [&](void* data, int64_t count) {
+    if (data != nullptr) device.Zero(data, static_cast<size_t>(count) * size);
+  };
+  if (x_count == 0 || w_count == 0 || dy_count == 0) {
+    zero(a.dx, x_count);
+    zero(a.dw, w_count);
+  } else if (a.dx != nullptr || a.dw != nullptr) {
+    RunBatch(a, device);
+  }
+  // Last, so that the workspace is the same memory in every node.
+  if (dy_count == 0) {
+    zero(a.db, a.w_shape[0]);
+  } else if (a.db != nullptr) {
+    SumChannels(a, device);
   }
 }
 

@@ -34,6 +34,7 @@ class ConvGrad {
  private:
   struct Plan;
 
+  void RunBatch(const ConvGradArguments& arguments, Device& device) const;
   void RunSamples(const ConvGradArguments& samples, bool adds, Device& device) const;
   const Plan& PlanFor(const ConvGradArguments& samples, const CudnnRun& run) const;
 
