@@ -83,8 +83,8 @@ LONG = ("alone", "rotated", "no past keys yet")
 
 def run(graph, arrays, names):
     session = bngrad.session(graph)
-    known = {value.name for value in session.get_inputs()}
-    return session.run(names, {name: array for name, array in arrays.items() if name in known})
+    inputs = {value.name for value in session.get_inputs()}
+    return session.run(names, {name: array for name, array in arrays.items() if name in inputs})
 
 
 @pytest.mark.parametrize("form", [pytest.param(form, marks=[pytest.mark.long] * (form in LONG)) for form in FORMS])

@@ -366,6 +366,26 @@ def _recurrences():
         yield Case(op, what, inputs, attributes | numbers | more, "abc" if op == "LSTM" else "ab")
 
 
+def _quantized():
+    rng = np.random.default_rng(3)
+    q, zero = rng.integers(-128, 128, (3, 4, 5), np.int8), rng.integers(-9, 9, 4, np.int8)
+    yield Case("DequantizeLinear", "one-scale", (q, positive()))
+    yield Case("DequantizeLinear", "axis", (q, positive(4), zero), {"axis": -2})
+    zeros = rng.integers(-9, 9, (3, 2, 5), np.int8)
+    yield Case("DequantizeLinear", "blocks", (q, positive(3, 2, 5), zeros), {"block_size": 2}, opset=21)
+    for what, columns, zero_points in (
+        ("plain", 32, None),
+        ("zero-points", 40, rng.integers(0, 256, (5 * 2,), np.uint8)),
+        ("float-zero-points", 40, values(5 * 3)),
+    ):
+        blocks = -(-columns // 16)
+        weight = rng.integers(0, 256, (5, blocks, 8), np.uint8)
+        attributes = {"K": columns, "N": 5, "bits": 4, "block_size": 16}
+        yield Case(
+            "MatMulNBits", what, (values(2, 3, columns), weight, positive(5 * blocks), zero_points), attributes
+        )
+
+
 CASES = [
     *_convolutions(),
     *_pools(),
@@ -377,4 +397,5 @@ CASES = [
     *_resizes(),
     *_samples(),
     *_recurrences(),
+    *_quantized(),
 ]
