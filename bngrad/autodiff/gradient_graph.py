@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from bngrad.autodiff.loss_and_wrt import reaching_values
 from bngrad.autodiff.prepare_forward import is_trained, name_nodes
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
+from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.nodes import PRODUCT, describe
 from bngrad.graph.subgraphs import captured_values, detach, nodes_of, subgraphs
 from bngrad.opset.gradient_names import gradient_name
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from bngrad.autodiff.gradient_request import GradientRequest
+    from bngrad.autodiff.training_graph import Training
 
 _DOMAIN = "bngrad.gradient"
 """The domain of the functions that compute gradients, until they are inlined."""
@@ -83,7 +87,7 @@ def _function(
     new_names = dict(zip(needed, (str(value.name) for value in part.graph.outputs), strict=True))
     frozen = [str(node.name) for node in part.graph if is_of_onnx(node) and not is_trained(node)]
     try:
-        training = training_graph(part, ForwardOptions(loss=new_names[request.y], wrt=request.wrt, frozen=frozen))
+        training = _differentiated(part, new_names[request.y], request.wrt, frozen)
         result, _ = pipeline.for_target(
             training.model, target="stock", functions=False, fuse=False, recognize=False, in_place=True, last=False
         )
@@ -107,9 +111,13 @@ def _forward(model: ir.Model, request: GradientRequest, outputs: Sequence[str]) 
     inputs = dict.fromkeys((*request.named, *model.graph.inputs))
     graph = ir.convenience.extract(model.graph, list(inputs), outputs)
     if not request.is_at_named_values:
-        for value, operand in zip(graph.inputs, request.node.inputs, strict=False):
-            value.const_value, value.shape = None, None if operand is None else operand.shape
+        for value in graph.inputs[: len(request.named)]:
+            value.const_value = None
             graph.initializers.pop(str(value.name), None)
+    shapes = [None if operand is None else operand.shape for operand in request.node.inputs]
+    if shapes != [value.shape for value in request.named]:
+        for value, shape in zip(graph.inputs, shapes, strict=False):
+            value.shape = shape
         for node in nodes_of(graph):
             for value in (*node.outputs, *(value for body in subgraphs(node) for value in body.inputs)):
                 value.shape = None
@@ -121,6 +129,39 @@ def _forward(model: ir.Model, request: GradientRequest, outputs: Sequence[str]) 
         if value.name in taken:  # a gradient of first order
             value.name = names.fresh(value.name)
     return part
+
+
+def _differentiated(part: ir.Model, name: str, wrt: Sequence[str], frozen: Sequence[str]) -> Training:
+    """Returns the training graph of y, in which what y does not depend on has the gradient 0.
+
+    Raises:
+        ModelError: As `training_graph`.
+    """
+    values = {value.name: value for value in (*part.graph.inputs, *part.graph.outputs)}
+    y, xs = values[name], [values[x] for x in wrt]
+    reaching = reaching_values(y)
+    options = ForwardOptions(wrt=wrt, frozen=frozen)
+    try:
+        return training_graph(part, options, loss=_also_of(part, y, [x for x in xs if x not in reaching]))
+    except UnsupportedNodeError:
+        raise
+    except ModelError:
+        # A path may end at a node that has its gradient in another form, such as a batch norm's at its bias.
+        return training_graph(part, options, loss=_also_of(part, y, xs))
+
+
+def _also_of(part: ir.Model, y: ir.Value, xs: Sequence[ir.Value]) -> str:
+    """Returns the name of y, or of a copy that is also a function of other floats, which it multiplies by 0."""
+    floats = [x for x in xs if x.dtype in SUPPORTED_DTYPES]
+    if not floats:
+        return str(y.name)
+    make = NodesAtEnd(part.graph, Names(part), "bngrad_independent")
+    products = [make.typed("Mul", x, make.constant(0, dtype_of(x))) for x in floats]
+    zeros = [make.cast(make.op("ReduceSum", product, keepdims=0), dtype_of(y)) for product in products]
+    copy = make.op("Sum", y, *zeros)
+    copy.type, copy.shape = y.type, y.shape
+    part.graph.outputs.append(copy)
+    return str(copy.name)
 
 
 def _operand(model: ir.Model, value: ir.Value, request: GradientRequest) -> ir.Value:

@@ -49,7 +49,7 @@ def without_gradient_nodes(model: ir.Model) -> tuple[ir.Model, int]:
     while pending := [node for node in model.graph if is_gradient_node(node)]:
         InferTypesPass()(model)
         requests = [GradientRequest(node) for node in pending]
-        raise_refusals([(r.node, reason) for r in requests if (reason := r.refusal())])
+        raise_refusals([(r.node, reason) for r in requests if (reason := r.name_refusal())])
         # y may be computed from the outputs of another Gradient, as second derivatives are.
         ready = next((r for r in requests if not any(map(is_gradient_node, r.nodes))), None)
         if ready is None:
@@ -57,6 +57,8 @@ def without_gradient_nodes(model: ir.Model) -> tuple[ir.Model, int]:
                 [(pending[0], "its y depends on its own results, or on a Gradient that depends on them")]
             )
         else:
+            if reason := ready.value_refusal():
+                raise_refusals([(ready.node, reason)])
             named = {name for request in requests for name in (*request.names, request.y)}
             replace_gradient(model, ready, [value for value in ready.values.values() if value.name in named])
     return model, len(nodes)

@@ -69,9 +69,13 @@ class GradientRequest:
         """The nodes that compute y from the values that it is a function of, and from others."""
         return slice_before(self.values[self.y], self.named)
 
-    def refusal(self) -> str | None:
-        """Returns the reason why the node stands for no gradient; None if it stands for one."""
-        return next(self._wrong_names(), None) or next(self._wrong_values(), None)
+    def name_refusal(self) -> str | None:
+        """Returns the reason why the names of the node stand for no gradient; None if they stand for one."""
+        return next(self._wrong_names(), None)
+
+    def value_refusal(self) -> str | None:
+        """Returns the same for the named values, whose types are known once y depends on no other Gradient."""
+        return next(self._wrong_values(), None)
 
     def _wrong_names(self) -> Iterator[str]:
         """Yields reasons for a refusal that the names yield."""
