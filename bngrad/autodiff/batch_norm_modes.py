@@ -100,8 +100,9 @@ def refuse_folded(folded: Iterable[ir.Node], modes: Mapping[ir.Node, int]) -> No
         raise ModelError(
             f"PyTorch's exporter folded batch norms that were in training mode into "
             f"{counted(lost, 'layer')}, so they cannot be trained; export with torch.onnx.export(..., "
-            "dynamo=True, optimize=False), or use bngrad.torch.training_step, or pass --frozen with the names of "
-            "the layers (frozen=) to train them as layers without batch norms"
+            "dynamo=True, optimize=False), or use bngrad.torch.training_step, or restore them from data with "
+            "bngrad restore, or pass --frozen with the names of the layers (frozen=) to train them as layers "
+            "without batch norms"
         )
 
 

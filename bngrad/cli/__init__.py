@@ -27,6 +27,7 @@ from bngrad.cli.inspect import inspect_command
 from bngrad.cli.library_path import library_path_command
 from bngrad.cli.oracle import oracle_group
 from bngrad.cli.ranks import usage_error
+from bngrad.cli.restore import restore_command
 from bngrad.cli.rewrite import rewrite_command
 from bngrad.cli.statistics import statistics_command
 from bngrad.cli.step import step_command
@@ -82,6 +83,7 @@ for command in (
     finalize_command,
     statistics_command,
     average_command,
+    restore_command,
     differentiate_command,
     rewrite_command,
     validate_command,

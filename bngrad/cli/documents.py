@@ -190,6 +190,21 @@ class AverageDocument(TypedDict):
     """The number of its tensors."""
 
 
+class RestoreDocument(TypedDict):
+    """The document of ``bngrad restore --json``."""
+
+    model: str
+    """The model that was read."""
+    output: str
+    """The model that was written."""
+    samples: int
+    """The number of samples."""
+    batches: int
+    """The number of batches."""
+    batch_norms: dict[str, str]
+    """The new batch norms, by the names of their layers."""
+
+
 class BenchDocument(TypedDict):
     """The document of ``bngrad bench --json``."""
 

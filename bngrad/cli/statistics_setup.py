@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bngrad.autodiff.loss_and_wrt import find_loss
 from bngrad.errors import InputError, ModelError
@@ -17,15 +17,18 @@ from bngrad.training.options import LossOptions
 from bngrad.training.step_builder import data_input
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import onnx_ir as ir
+    from numpy.typing import NDArray
 
     from bngrad.options import RunningVariance
     from bngrad.training.estimate_statistics import Estimated
     from bngrad.training.loss_functions import LossFunction
     from bngrad.training.metrics import Evaluation
     from bngrad.training.step_info import DataInput
+
+    Array = NDArray[Any]
 
 _BATCH_SIZE = 32
 
@@ -78,26 +81,19 @@ def estimate(
     with_loss = model
     if loss_fn is not None:
         with_loss, loss, _, warnings = append_loss(model, loss_fn, prediction=prediction)
-    inputs = _inputs(with_loss)
+    inputs = data_inputs(with_loss)
     is_optional = loss is None
     loss = _loss_of(with_loss, loss)
     optional = [name for name in inputs if name not in statistics.inputs] if is_optional else []
     arrays = load_data(sources, inputs, optional=optional)
     missing = [name for name in inputs if name not in arrays]
     dataset = Dataset(arrays, {name: spec for name, spec in inputs.items() if name in arrays})
-    size = _size(dataset, batch_size)
+    size = batch_size_of(dataset, batch_size)
     notes = []
     if loss is not None and missing:
         notes.append(f"the data have no {listed(missing)}, so the loss {loss!r} is not compared")
         loss = None
-    order = permutation(len(dataset), seed, 1)
-    if dataset.batch_size is not None:
-        batches = (batch for _, batch in dataset.batches(size, order, drop_last=True))
-    else:
-        count = -(-len(dataset) // size)
-        parts = (dataset.batches(len(dataset), order, part=part, parts=count) for part in range(count))
-        batches = (batch for part in parts for _, batch in part)
-    estimated = statistics.run(batches)
+    estimated = statistics.run(equal_batches(dataset, size, seed))
     before = after = None
     if loss is not None:
         before = _evaluated(with_loss, inputs, loss, dataset, size, warnings)
@@ -108,12 +104,35 @@ def estimate(
     return Result(estimated, len(dataset), before, after, warnings, notes)
 
 
-def _inputs(model: ir.Model) -> dict[str, DataInput]:
+def equal_batches(dataset: Dataset, size: int, seed: int) -> Iterator[dict[str, Array]]:
+    """Yields batches of samples in a random order, of equal size as far as possible.
+
+    Args:
+        dataset: The samples.
+        size: The most samples of a batch.
+        seed: The seed of the order.
+    """
+    order = permutation(len(dataset), seed, 1)
+    if dataset.batch_size is not None:
+        yield from (batch for _, batch in dataset.batches(size, order, drop_last=True))
+        return
+    count = -(-len(dataset) // size)
+    for part in range(count):
+        yield from (batch for _, batch in dataset.batches(len(dataset), order, part=part, parts=count))
+
+
+def data_inputs(model: ir.Model) -> dict[str, DataInput]:
+    """Returns the inputs of a model that take data."""
     values = [value for value in model.graph.inputs if not value.is_initializer()]
     return {str(value.name): data_input(value) for value in values}
 
 
-def _size(dataset: Dataset, size: int | None) -> int:
+def batch_size_of(dataset: Dataset, size: int | None) -> int:
+    """Returns the most samples of a batch: by default 32, or what the model fixes.
+
+    Raises:
+        InputError: The model fixes another size, or there are too few samples.
+    """
     fixed = dataset.batch_size
     if fixed is not None and size not in (None, fixed):
         raise InputError(f"--batch-size is {size}, but the model takes only batches of {fixed}")

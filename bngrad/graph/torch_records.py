@@ -137,6 +137,14 @@ def is_folded_batch_norm(node: ir.Node) -> bool:
     return "BatchNorm" in node.metadata_props.get(_RULE, "")
 
 
+def hand_over_folded(node: ir.Node, batch_norm: ir.Node) -> None:
+    """Moves the record of a batch norm from the node that it was folded into to the batch norm itself."""
+    if is_folded_batch_norm(node):
+        del node.metadata_props[_RULE]
+        if batch_norm_call(node) is not None:
+            batch_norm.metadata_props[CALL] = node.metadata_props.pop(CALL)
+
+
 def recorded_kinds(graph: ir.Graph) -> dict[str, str]:
     """Returns the kinds of a module's parameters, buffers and constants, by name; empty without that record."""
     return {name: kind for _, kind, name in _signature(graph)}

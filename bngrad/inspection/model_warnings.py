@@ -132,12 +132,7 @@ def running_variance_warnings(model: ir.Model) -> list[str]:
 
 def _folded_batch_norms(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]:
     """Layers that an exporter or a tool folded batch norms into: scale, bias and statistics are gone."""
-    of_torch = framework_of(model) == "pytorch"
-    candidates = [
-        node
-        for node in all_nodes(model)
-        if is_folded_batch_norm(node) or (of_torch and _is_named_like_a_folded_one(node))
-    ]
+    candidates = folded_layers(model)
     accepted = _matching(model, frozen)
     folded = [node for node in candidates if not (is_folded_batch_norm(node) and node in accepted)]
     if folded:
@@ -145,6 +140,16 @@ def _folded_batch_norms(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]
             f"PyTorch's exporter folded batch norms into {counted(folded, 'layer')}, so that they are not "
             f"trained; {_TORCH_REMEDY}"
         )
+
+
+def folded_layers(model: ir.Model) -> list[ir.Node]:
+    """Returns the layers that PyTorch's exporter folded batch norms into, by its records or its names."""
+    of_torch = framework_of(model) == "pytorch"
+    return [
+        node
+        for node in all_nodes(model)
+        if is_folded_batch_norm(node) or (of_torch and _is_named_like_a_folded_one(node))
+    ]
 
 
 def _is_named_like_a_folded_one(node: ir.Node) -> bool:

@@ -26,7 +26,7 @@ from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import raise_opset
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
 
 def moments_graph(
@@ -63,6 +63,37 @@ def moments_graph(
             x, axes = node.inputs[0], node.inputs[-1]
             assert x is not None, "the pass refuses missing inputs"  # noqa: S101
             outputs[str(node.name)] = make.bngrad("BatchNormalizationMoments", x, axes=axes)[0]
+    return _with_outputs(model, outputs, source)
+
+
+def moments_of_layers(
+    model: ir.Model, layers: Mapping[str, Sequence[int]], source: ir.Model
+) -> tuple[ir.Model, dict[str, str]]:
+    """Returns a graph of the moments of what layers compute, and the names of its outputs by those of the layers.
+
+    Args:
+        model: A model in inference mode; it is changed.
+        layers: The axes of the sums for each layer of the main graph, by its unique name.
+        source: The user's model, for messages.
+
+    Raises:
+        ModelError: The graph is not valid.
+    """
+    model = raise_opset(model)
+    names, outputs = Names(model), {}
+    for node in list(model.graph):
+        if node.name in layers:
+            make = NodesAfter(node, names, str(node.name))
+            axes = make.int64(list(layers[str(node.name)]))
+            outputs[str(node.name)] = make.bngrad("BatchNormalizationMoments", node.outputs[0], axes=axes)[0]
+    return _with_outputs(model, outputs, source)
+
+
+def _with_outputs(
+    model: ir.Model, outputs: Mapping[str, ir.Value], source: ir.Model
+) -> tuple[ir.Model, dict[str, str]]:
+    """Returns a model with only some outputs, checked, and their names."""
+    graph = model.graph
     graph.outputs.clear()
     graph.outputs.extend(outputs.values())
     RemoveUnusedNodesPass()(model)

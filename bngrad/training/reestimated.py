@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -59,9 +59,14 @@ class Moments:
 
     Args:
         batch_norms: The batch norms.
+        of: What the moments are of: the input of a ``batch norm``, which normalizes each batch, or the output of a
+            ``layer``.
     """
 
-    def __init__(self, batch_norms: Sequence[Normalized]) -> None:
+    def __init__(
+        self, batch_norms: Sequence[Normalized], *, of: Literal["batch norm", "layer"] = "batch norm"
+    ) -> None:
+        self._of = of
         self._names = {batch_norm.key: batch_norm.name for batch_norm in batch_norms}
         self.totals: dict[str, Array] = {}
         """The moments of all batches, by the keys of the batch norms."""
@@ -76,11 +81,12 @@ class Moments:
         """
         for key, batch in moments.items():
             if not np.isfinite(batch).all():
+                side = "input" if self._of == "batch norm" else "output"
                 raise InputError(
-                    f"the input of batch norm {self._names[key]!r} is not finite in batch {self.batches + 1}; "
+                    f"the {side} of {self._of} {self._names[key]!r} is not finite in batch {self.batches + 1}; "
                     "expected finite data and weights"
                 )
-            if batch[0].min(initial=2) < 2:
+            if self._of == "batch norm" and batch[0].min(initial=2) < 2:
                 raise InputError(
                     f"batch norm {self._names[key]!r} has one value for each channel in batch {self.batches + 1}, "
                     "which its own statistics normalize to 0; expected at least 2: give larger batches"
@@ -126,7 +132,7 @@ def new_statistics(
     for norm in batch_norms:
         mean, var = totals[norm.mean][1], variance(totals[norm.var], unbiased=unbiased[norm.key])
         for name, value in ((norm.mean, mean), (norm.var, var)):
-            values[name] = _in_type(value, old[name], norm.name)
+            values[name] = in_type(value, old[name], norm.name)
         was_mean, was_var = (old[name].astype(np.float64) for name in (norm.mean, norm.var))
         with np.errstate(all="ignore"):
             std, was_std = np.sqrt(var + norm.epsilon), np.sqrt(was_var + norm.epsilon)
@@ -137,7 +143,12 @@ def new_statistics(
     return values, results
 
 
-def _in_type(value: Array, old: Array, name: str) -> Array:
+def in_type(value: Array, old: Array, name: str) -> Array:
+    """Returns a statistic in the type and shape of another array.
+
+    Raises:
+        InputError: It does not fit into the type; the message has the name of the batch norm.
+    """
     with np.errstate(over="ignore"):
         result: Array = value.reshape(old.shape).astype(old.dtype)
     if not np.isfinite(result.astype(np.float64)).all():

@@ -38,6 +38,7 @@ DOCUMENTS = {
     "finalize": documents.FinalizeDocument,
     "statistics": documents.StatisticsDocument,
     "average": documents.AverageDocument,
+    "restore": documents.RestoreDocument,
     "differentiate": documents.DifferentiateDocument,
     "rewrite": documents.RewriteDocument,
     "validate": Report,

@@ -44,6 +44,7 @@ RUNS = {
     "finalize": (0, ["finalize", "model.onnx", "--weights", "trained.npz", "-o", "out.onnx"]),
     "statistics": (0, ["statistics", "model.onnx", "--data", "train.npz", "-o", "out.onnx"]),
     "average": (0, ["average", "a.safetensors", "b.safetensors", "-o", "out.safetensors"]),
+    "restore": (0, ["restore", "model.onnx", "--data", "train.npz", "--layer", "logits", "-o", "out.onnx"]),
     "statistics-no-loss": (0, ["statistics", "network.onnx", "--data", "x.npz", "-o", "out.onnx"]),
     "differentiate": (0, ["differentiate", "model.onnx", "-o", "out.onnx", "--state", "s.safetensors"]),
     "differentiate-loss": (0, ["differentiate", "network.onnx", "-o", "out.onnx", "--loss-fn", "mse"]),

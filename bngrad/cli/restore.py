@@ -1,0 +1,110 @@
+"""``bngrad restore``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.help import Command
+from bngrad.cli.options import external_data_option, model_argument, option
+from bngrad.cli.shell_completion import complete_files
+from bngrad.reports.visible import visible
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bngrad.cli.documents import RestoreDocument
+    from bngrad.io.external_data import ExternalData
+
+_DATA = "Data"
+
+
+@click.command(
+    "restore",
+    cls=Command,
+    examples="""
+        $ bngrad restore model.onnx --data train.npz --layer logits \\
+            -o restored.onnx
+    """,
+)
+@model_argument
+@option("-o", "--output", required=True, type=click.Path(), help="File to write the model to.")
+@option(
+    "--data",
+    required=True,
+    multiple=True,
+    metavar="FILE.npz",
+    group=_DATA,
+    shell_complete=complete_files(".npz", ".npy"),
+    help="Arrays by the names of MODEL's inputs: an .npz file, a folder of .npy files, or NAME=FILE.npy "
+    "(repeatable). Labels may be left out.",
+)
+@option(
+    "--batch-size",
+    type=click.IntRange(1),
+    group=_DATA,
+    help="Most samples in a batch.  [default: 32, or that of MODEL]",
+)
+@option(
+    "--layer",
+    "layers",
+    multiple=True,
+    metavar="NAME",
+    help="Conv, ConvTranspose or Gemm, or pattern such as `'layer1.*'`, that gets a batch norm (repeatable); a "
+    "pattern leaves out those that have one.  [default: those that MODEL records as folded by PyTorch's exporter]",
+)
+@option(
+    "--epsilon", type=float, default=1e-5, show_default=True, metavar="X", help="Epsilon of the new batch norms."
+)
+@external_data_option
+def restore_command(
+    model: Path,
+    output: str,
+    data: tuple[str, ...],
+    batch_size: int | None,
+    layers: tuple[str, ...],
+    epsilon: float,
+    external_data: ExternalData | None,
+    as_json: bool,
+) -> None:
+    """Give folded layers a batch norm again.
+
+    MODEL is a forward model whose batch norms were folded into layers, as exporters and optimizers do, or that
+    never had any. Each chosen layer gets a batch norm with the mean and the variance of its output over the data,
+    and a scale and a bias with which the function stays the same, up to rounding. The layer's bias is left out.
+
+    The new batch norms are in inference mode; `bngrad step --training` trains them.
+
+    Documentation: [Restored batch norms](../guides/restore.md).
+    """
+    from bngrad.cli.outputs import data_notes
+    from bngrad.cli.statistics_setup import batch_size_of, data_inputs, equal_batches
+    from bngrad.io import files, writing
+    from bngrad.training.dataset import Dataset, load_data
+    from bngrad.training.restore_batch_norms import Restoration
+
+    source = files.load(model)
+    path = writing.check_output(output, model, source)
+    restoration = Restoration(source, layers or None, epsilon=epsilon)
+    inputs = data_inputs(source)
+    arrays = load_data(data, inputs, optional=[name for name in inputs if name not in restoration.inputs])
+    dataset = Dataset(arrays, {name: spec for name, spec in inputs.items() if name in arrays})
+    result = restoration.run(equal_batches(dataset, batch_size_of(dataset, batch_size), 0))
+    files.save(result.model, path, external_data)
+    print_warnings((), data_notes(path))
+    if as_json:
+        document: RestoreDocument = {
+            "model": str(model),
+            "output": str(path),
+            "samples": len(dataset),
+            "batches": result.batches,
+            "batch_norms": result.batch_norms,
+        }
+        print_json(document)
+        return
+    count = len(result.batch_norms)
+    click.echo(visible(f"{path}: {count} new batch norm{'s' if count > 1 else ''}, from {len(dataset)} samples"))
+    for layer, name in result.batch_norms.items():
+        click.echo(visible(f"  {name} after {layer}"))
