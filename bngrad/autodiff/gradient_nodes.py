@@ -42,9 +42,9 @@ def without_gradient_nodes(model: ir.Model) -> tuple[ir.Model, int]:
     from bngrad.autodiff.gradient_graph import replace_gradient  # noqa: PLC0415 - rarely needed
     from bngrad.autodiff.prepare_forward import OPSET  # noqa: PLC0415
 
-    outside = set(model.graph)
+    main = set(model.graph)
     where = "it is in a function or in the body of another node; expected one of the main graph"
-    raise_refusals([(node, where) for node in nodes if node not in outside])
+    raise_refusals([(node, where) for node in nodes if node not in main])
     model = RaiseOpsetPass(OPSET)(model).model
     while pending := [node for node in model.graph if is_gradient_node(node)]:
         InferTypesPass()(model)
