@@ -158,7 +158,7 @@ def _lines(
     far = [norm for norm in norms if norm.far_off]
     kinds = f"{len(norms)} batch norm{'s' if len(norms) > 1 else ''}"
     batches = f"{estimated.batches} batch{'es' if estimated.batches > 1 else ''}"
-    lines = [f"{path}: running statistics of {kinds} from {samples} samples in {batches}; {len(far)} were far off"]
+    lines = [f"{path}: running statistics of {kinds} from {samples} samples in {batches}; {_far_off(len(far))}"]
     lines += [
         f"  {norm.name}: a mean by {norm.mean_shift:.3g} standard deviations, a standard deviation by a factor of "
         f"{norm.std_ratio:.3g}"
@@ -169,3 +169,7 @@ def _lines(
         if before.accuracy is not None and after.accuracy is not None:
             lines[-1] += f"; accuracy {before.accuracy:.2%} before, {after.accuracy:.2%} after"
     return lines
+
+
+def _far_off(count: int) -> str:
+    return f"{count} was far off" if count == 1 else f"{count or 'none'} were far off"
