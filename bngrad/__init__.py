@@ -16,6 +16,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from bngrad.training.history import register_pages
 from bngrad.validation.references import register_reference
 
 if TYPE_CHECKING:  # type checkers read only imports; without these, every name would be Any
@@ -117,6 +118,7 @@ def _autograd() -> type:
 
 
 register_reference("torch", _autograd)
+register_pages(lambda: import_module(f"{__name__}.reports.html.training"))
 
 try:
     __version__ = version("bngrad")

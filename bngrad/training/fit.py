@@ -158,18 +158,13 @@ class Fit:
                 position.samples, position.loss_sum = position.samples + rows, position.loss_sum + loss * rows
             seconds = round(time.monotonic() - start, 3)
             epoch = position.epoch + 1
-            norm = {"gradient_norm": float(trainer.outputs["gradient_norm"])} if self._clips(loss) else {}
-            reports.log.add(
-                step=position.step, epoch=epoch, loss=loss, learning_rate=rate, **norm, seconds=seconds
-            )
+            norm = trainer.gradient_norm if math.isfinite(loss) else None
+            numbers = {"loss": loss, "learning_rate": rate} | ({} if norm is None else {"gradient_norm": norm})
+            reports.log.add(step=position.step, epoch=epoch, **numbers, seconds=seconds)
             done = (position.epoch + position.batch / self._batches) / plan.epochs
             reports.step(reports.log.records[-1], done)
             if plan.checkpoint_every is not None and position.step % plan.checkpoint_every == 0:
                 self._save()
-
-    def _clips(self, loss: float) -> bool:
-        """Tests whether the step with this loss computed the norm of the gradients."""
-        return self._trainer.info.clip_norm is not None and math.isfinite(loss)
 
     def _step(self, batch: Mapping[str, Array]) -> float:
         try:

@@ -21,6 +21,7 @@ from bngrad.runtime.device_arrays import value_of
 from bngrad.runtime.ort_values import run_on_values
 from bngrad.runtime.session import session
 from bngrad.training.data_inputs import not_finite, require_data, require_known
+from bngrad.training.history import History, pages
 from bngrad.training.label_checks import LabelChecks
 from bngrad.training.loss_of_batches import LossOfBatches
 from bngrad.training.moments import merge_moments
@@ -136,6 +137,8 @@ class Trainer:
         """The state is in the buffers numbered by the remainder by 2."""
         self.outputs: dict[str, Array] = {}
         """The further outputs of the last step, by name."""
+        self.history = History(step.model, _described(step.info, implementation, device), device)
+        """The losses of the steps; `History.add` adds validations, which `report` shows, too."""
         self.uses_averages = step.info.ema is not None
         """True if `evaluate`, `estimate_statistics` and `finalize` take the moving averages of the step; False to
         take the weights and running statistics themselves."""
@@ -182,6 +185,23 @@ class Trainer:
     def learning_rate(self, rate: float | Schedule) -> None:
         self._schedule = as_schedule(rate)
 
+    @property
+    def gradient_norm(self) -> float | None:
+        """The norm of the gradients in the last step, if the step clips them."""
+        clips = self.info.clip_norm is not None and "gradient_norm" in self.outputs
+        return float(self.outputs["gradient_norm"]) if clips else None
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Writes the history as a web page; rank 0 does.
+
+        Args:
+            path: The file. An existing file is replaced as a whole or not at all.
+
+        Raises:
+            InputError: The file cannot be written.
+        """
+        self.ranks.on_first("report", lambda: pages().write_history(check_output(path), self.history))
+
     def step(self, /, **data: ArrayLike) -> float:
         """Runs one training step, and returns the loss before the update.
 
@@ -216,6 +236,7 @@ class Trainer:
             require_useful_scale(float(outputs[self.info.loss_scale]), self._calls + 1)
         self.outputs = outputs
         self._calls += 1
+        self.history.add_step(self._calls, loss, rate, self.gradient_norm)
         return loss
 
     def evaluate(self, /, **data: ArrayLike) -> dict[str, Array]:
@@ -506,3 +527,12 @@ def _calls_of(state: Mapping[str, Array], info: StepInfo) -> int:
             f"less than {info.accumulate} calls"
         )
     return step * info.accumulate + micro_step + skipped
+
+
+def _described(info: StepInfo, implementation: str, device: str) -> dict[str, str]:
+    """Returns what a training is done with, for its page."""
+    optimizer = ", ".join(
+        str(value) if key == "name" else f"{key} {value}" for key, value in info.optimizer.items()
+    )
+    described = {"optimizer": optimizer, "implementation": implementation, "device": device}
+    return described | ({} if info.clip_norm is None else {"clip-norm": str(info.clip_norm)})

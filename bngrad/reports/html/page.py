@@ -23,18 +23,23 @@ _SCRIPTS = ("elements", "theme", "table", "scatter", "start")
 
 
 def write_page(path: Path, template: str, **content: object) -> None:
-    """Writes a page.
+    """Writes a page, see `render_page`.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    write_text(path, render_page(template, **content))
+
+
+def render_page(template: str, **content: object) -> str:
+    """Returns a page.
 
     All values are escaped. The page's Content-Security-Policy allows its own style and script, by their hashes,
     and nothing else: no request, no other script.
 
     Args:
-        path: The file to write.
         template: The name of a file in ``templates``, without ``.html.j2``.
         content: The values of the template's variables.
-
-    Raises:
-        InputError: The file cannot be written.
     """
     style, script = _text("report.css"), _script()
     policy = (
@@ -43,8 +48,7 @@ def write_page(path: Path, template: str, **content: object) -> None:
     )
     # Both are ours; neither contains a closing tag.
     inline = {"policy": policy, "style": Markup(style), "script": Markup(script)}  # noqa: S704
-    page = _environment().get_template(f"{template}.html.j2").render(**inline, **content)
-    write_text(path, page)
+    return _environment().get_template(f"{template}.html.j2").render(**inline, **content)
 
 
 @cache

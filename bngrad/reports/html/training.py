@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from bngrad.inspection.identity import identity
+from bngrad.io.files import as_ir
 from bngrad.reports.html.curves import Curves, Series, curves, smoothed
-from bngrad.reports.html.page import number_text, write_page
+from bngrad.reports.html.page import number_text, render_page, write_page
 from bngrad.reports.html.table import Column, Table
 from bngrad.runtime.environment import environment
 
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
 
     from bngrad.inspection.identity import Identity
     from bngrad.runtime.environment import Environment
+    from bngrad.training.history import History
 
     Records = Sequence[Mapping[str, Any]]
 
-RUNNING = "training"
-"""The status of a run that goes on: its page loads itself again."""
+RUNNING, KEPT = "training", "so far"
+"""The status of a run that goes on, whose page loads itself again; and that of a trainer, which may go on."""
 
 _SECONDS = 5.0
 """The least time between two pages of a run that goes on."""
@@ -97,30 +100,52 @@ class RunPage:
         Raises:
             InputError: The file cannot be written.
         """
-        steps = [record for record in records if "loss" in record]
-        epochs = [record for record in records if "training_loss" in record]
-        losses = _points(steps, "loss")
-        validated = [record for record in epochs if record.get("validation_loss") is not None]
-        best = min(validated, key=lambda record: record["validation_loss"], default=None)
-        last = max((record.get("seconds") or 0.0 for record in records), default=0.0)
-        write_page(
-            self._path,
-            "training",
-            facts=self._facts,
-            environment=self._environment,
-            status=status,
-            running=status == RUNNING,
-            state={"not finite": "failed", RUNNING: "plain", "interrupted": "warned"}.get(status, "passed"),
-            steps=max((record["step"] for record in records), default=0),
-            epoch=max((record["epoch"] for record in records if "epoch" in record), default=0),
-            loss=smoothed(losses)[-1][1] if losses else None,
-            best=best,
-            seconds=last,
-            speed=_speed(steps),
-            pictures=_pictures(steps, epochs),
-            not_finite=sum(record["loss"] is None for record in steps),
-            table=_table(steps, epochs),
-        )
+        write_page(self._path, "training", **_content(self._facts, self._environment, records, status))
+
+
+def write_history(path: Path, history: History) -> None:
+    """Writes the page of a trainer's history.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    RunPage(path, _facts(history)).write(history.records, KEPT)
+
+
+def history_page(history: History) -> str:
+    """Returns the page of a trainer's history."""
+    facts = _facts(history)
+    return render_page("training", **_content(facts, environment(facts.device), history.records, KEPT))
+
+
+def _facts(history: History) -> RunFacts:
+    return RunFacts("Trainer", history.options, identity=identity(as_ir(history.model)), device=history.device)
+
+
+def _content(facts: RunFacts, machine: Environment, records: Records, status: str) -> dict[str, Any]:
+    """Returns the values of the template's variables."""
+    steps = [record for record in records if "loss" in record]
+    epochs = [record for record in records if "loss" not in record]
+    losses = _points(steps, "loss")
+    validated = [record for record in epochs if record.get("validation_loss") is not None]
+    return {
+        "facts": facts,
+        "environment": machine,
+        "status": status,
+        "running": status == RUNNING,
+        "state": {"not finite": "failed", RUNNING: "plain", KEPT: "plain", "interrupted": "warned"}.get(
+            status, "passed"
+        ),
+        "steps": max((record["step"] for record in records), default=0),
+        "epoch": max((record["epoch"] for record in records if "epoch" in record), default=0),
+        "loss": smoothed(losses)[-1][1] if losses else None,
+        "best": min(validated, key=lambda record: record["validation_loss"], default=None),
+        "seconds": max((record.get("seconds") or 0.0 for record in records), default=0.0),
+        "speed": _speed(steps),
+        "pictures": _pictures(steps, epochs),
+        "not_finite": sum(record["loss"] is None for record in steps),
+        "table": _table(steps, epochs),
+    }
 
 
 def _points(records: Records, key: str) -> list[tuple[float, float]]:
@@ -176,7 +201,7 @@ def _table(steps: Records, epochs: Records) -> Table:
     rates = {record["step"]: record.get("learning_rate") for record in steps}
     rows = [
         [
-            str(record["epoch"]),
+            str(record.get("epoch", "-")),
             f"{record['step']:,}",
             *(number_text(record.get(key)) for key in ("training_loss", "validation_loss")),
             "-" if record.get("accuracy") is None else f"{record['accuracy']:.2%}",
