@@ -50,7 +50,7 @@ seen.stopped = Number(await text("steps"));
 seen.again = (await page.evaluate(() => window.training.losses)).slice(0, steps);
 await page.click("#start");
 await page.waitForSelector("#reset:enabled", { timeout: 240_000 });
-seen.finished = await page.$$eval("#start:disabled, #step:disabled", (buttons) => buttons.length);
+seen.finished = [await text("start"), await text("status")];
 for (const id of ["steps", "loss", "accuracy", "milliseconds"]) seen[id] = await text(id);
 seen.wrong = await page.$$eval("#images .wrong", (figures) => figures.length);
 

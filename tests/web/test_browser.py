@@ -43,7 +43,7 @@ def test_buttons(used, training):
     assert seen["running"] == "Stop"
     steps = len(training.digits["batches"])
     assert 40 <= seen["stopped"] < steps == int(seen["steps"])
-    assert seen["finished"] == 2  # neither Start nor Step goes on
+    assert seen["finished"] == ["Go on", f'All {steps} steps are done. "Go on" takes the batches once more.']
 
 
 def test_it_learns(used):
@@ -81,6 +81,39 @@ def test_screenshot(used, request):
     assert 10_000 < len(data) < 200_000
     if request.config.getoption("--update-golden"):
         shutil.copy(folder / "screenshot.png", EXAMPLES / "browser")
+
+
+@pytest.fixture(scope="module")
+def visits(node, chromium, url):
+    """The texts that the page showed in several visits."""
+    return json.loads(node("visits.mjs", url, chromium))
+
+
+def test_the_page_says_that_it_loads(visits):
+    assert visits["loading"] == ["Loading onnxruntime-web …", "Start", True]
+    assert visits["bars"] == [0] * 10
+    assert visits["ready"] == ""
+
+
+def test_a_reload_keeps_the_training(visits):
+    assert visits["trained"]["steps"] == "2"
+    assert visits["reloaded"] == visits["trained"]
+
+
+def test_the_page_works_without_a_network(visits):
+    assert visits["offline"] == visits["trained"]
+    assert len(visits["offline losses"]) == 3
+    assert visits["offline losses"][:2] == visits["losses"]
+
+
+def test_go_on_takes_the_batches_once_more(visits):
+    assert visits["end"] == "Go on"
+    assert visits["after the end"] == ["331", "Start"]
+
+
+def test_reset_is_kept_too(visits):
+    assert visits["reset"]["steps"] == "0"
+    assert visits["errors"] == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 // The page: loads the training step, trains while "Start" is on, and shows how it goes.
 import { Digits, accuracy, argmax } from "../step/digits.mjs";
 import { TrainingStep } from "../step/step.mjs";
+import { readSafetensors } from "../step/safetensors.mjs";
 import { drawCurve } from "./curve.mjs";
+import { keep, kept } from "./kept.mjs";
 import { Pad, drawPixels } from "./pad.mjs";
 
 const SHOWN = 34; // test images
@@ -11,7 +13,7 @@ const PROVIDER = location.search === "?webgpu" ? "webgpu" : "wasm";
 const element = (id) => document.getElementById(id);
 const pad = new Pad(element("pad"), () => attempt(recognize));
 const losses = [];
-let step, digits, running = false;
+let step, digits, end, running = false;
 
 /** Runs a function; its error is shown on the page. */
 async function attempt(action) {
@@ -35,9 +37,11 @@ async function read(name) {
 }
 
 async function load() {
+  show("status", "Loading onnxruntime-web …");
   const ort = await import(`onnxruntime-web/${PROVIDER}`).catch(({ message }) => {
     throw new Error(`${message}\nRun "npm install" in docs/examples/browser.`);
   });
+  show("status", "Loading the digits and the training step …");
   digits = new Digits(await read("digits.safetensors"));
   step = await TrainingStep.load(ort, read, "step", { executionProviders: [PROVIDER] });
   for (let row = 0; row < SHOWN; ++row) {
@@ -45,52 +49,91 @@ async function load() {
     drawPixels(figure.appendChild(document.createElement("canvas")), digits.ink(row));
     figure.appendChild(document.createElement("figcaption"));
   }
+  await restore();
   await evaluate();
-  drawCurve(element("curve"), losses, digits.steps);
   setRunning(false);
   window.training = { step, losses }; // for the console
+  await makeOffline();
+}
+
+/** Takes up the training of the last visit, if it was of this step. */
+async function restore() {
+  const training = await kept();
+  end = digits.steps;
+  if (training?.model === step.info.model) {
+    step.setTensors(readSafetensors(training.state));
+    losses.push(...training.losses);
+    while (end < losses.length) end += digits.steps;
+    show("steps", losses.length);
+    if (losses.length) show("loss", losses.at(-1).toPrecision(3));
+  }
+  drawCurve(element("curve"), losses, end);
+}
+
+async function remember() {
+  await step.pull();
+  await keep({ model: step.info.model, losses: [...losses], state: step.safetensors() });
+}
+
+/** Has the files that were loaded kept for visits without a network. */
+async function makeOffline() {
+  if (!navigator.serviceWorker) return; // the page is neither local nor served by HTTPS
+  await navigator.serviceWorker.register("offline.js");
+  const { active } = await navigator.serviceWorker.ready;
+  const files = performance.getEntriesByType("resource").map(({ name }) => name);
+  active.postMessage([location.href, ...files].filter((name) => name.startsWith(location.origin)));
+  await new Promise((resolve) => navigator.serviceWorker.addEventListener("message", resolve, { once: true }));
+  document.documentElement.dataset.offline = "ready";
 }
 
 function setRunning(on) {
   running = on;
-  const done = !step || losses.length === digits.steps;
-  show("start", on ? "Stop" : "Start");
-  element("start").disabled = done;
-  element("step").disabled = done || on;
+  const done = step && losses.length === end;
+  show("start", on ? "Stop" : done ? "Go on" : "Start");
+  show("status", done && !on ? `All ${end} steps are done. "Go on" takes the batches once more.` : "");
+  element("start").disabled = !step;
+  element("step").disabled = !step || on;
   for (const id of ["reset", "download-onnx", "download-safetensors"]) element(id).disabled = !step || on;
 }
 
 async function trainOneStep() {
   const start = performance.now();
-  const loss = await step.step(digits.batch(losses.length), rate());
+  const loss = await step.step(digits.batch(losses.length % digits.steps), rate());
   show("milliseconds", (performance.now() - start).toFixed(0));
   losses.push(loss);
   show("steps", losses.length);
   show("loss", loss.toPrecision(3));
-  drawCurve(element("curve"), losses, digits.steps);
-  if (losses.length % EVALUATE_EVERY === 0) await evaluate();
+  drawCurve(element("curve"), losses, end);
+  if (losses.length % EVALUATE_EVERY === 0) {
+    await evaluate();
+    await remember();
+  }
 }
 
-/** Trains until "Stop", or for one step. */
+/** Trains until "Stop" or the end of the batches, or for one step. */
 async function train(single) {
+  if (losses.length === end) end += digits.steps;
   setRunning(true);
   do {
     await trainOneStep();
     await new Promise(requestAnimationFrame); // the page is drawn, and takes events
-  } while (running && !single && losses.length < digits.steps);
+  } while (running && !single && losses.length < end);
   setRunning(false);
   await evaluate();
+  await remember();
 }
 
 async function reset() {
   losses.length = 0;
+  end = digits.steps;
   step.reset();
   element("error").hidden = true;
   for (const id of ["loss", "milliseconds"]) show(id, "–");
   show("steps", 0);
-  drawCurve(element("curve"), losses, digits.steps);
+  drawCurve(element("curve"), losses, end);
   setRunning(false);
   await evaluate();
+  await remember();
 }
 
 /** Shows the accuracy on the test images, and what the network takes the drawing for. */
@@ -154,7 +197,7 @@ on("download-safetensors", "click", async () => {
   await step.pull();
   await download("digits.safetensors", step.safetensors());
 });
-window.addEventListener("resize", () => digits && drawCurve(element("curve"), losses, digits.steps));
+window.addEventListener("resize", () => step && drawCurve(element("curve"), losses, end));
 
 for (let i = 0; i < 10; ++i) element("scores").appendChild(document.createElement("li")).append(document.createElement("div"));
 showRate();
