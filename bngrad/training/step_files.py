@@ -212,11 +212,27 @@ def state_metadata(path: str | os.PathLike[str], metadata: Mapping[str, str]) ->
         InputError: They cannot be read.
     """
     try:
-        return dict(json.loads(metadata.get(KEY, "{}")))
+        document = dict(json.loads(metadata.get(KEY, "{}")))
+        _require_records(document)
     except (ValueError, TypeError, RecursionError):
         raise InputError(
             f"{path} has metadata {KEY!r} that cannot be read; expected a state of a training step"
         ) from None
+    return document
+
+
+def _require_records(document: Mapping[str, Any]) -> None:
+    """Checks the types of the records of a state that other tensors are found by.
+
+    Raises:
+        ValueError: One has another type.
+        TypeError: One cannot be read at all.
+    """
+    batch_norms = document.get("batch_norms", [])
+    records = [document.get("averages", {}), *batch_norms]
+    for record in records:
+        if not isinstance(record, dict) or not all(isinstance(name, str | None) for name in record.values()):
+            raise ValueError
 
 
 def _difference(state: Mapping[str, Array], info: StepInfo) -> str:

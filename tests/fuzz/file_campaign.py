@@ -67,6 +67,8 @@ COMMANDS = {
         (*RESUME, "--log", "run.jsonl", "--plot", "out.svg"),
         (*RESUME, "--resume-anyway"),
         ("finalize", "model.onnx", "-o", "out.onnx", "--weights", "run.safetensors"),
+        ("average", "run.safetensors", "step.safetensors", "-o", "out.safetensors", "--weights", "1,2"),
+        ("average", "run.safetensors", "-o", "out.safetensors", "--fedbn", "--own", "run.safetensors"),
     ],
     "run.best.safetensors": [(*RESUME, "-o", "out.onnx")],
     "run.jsonl": [(*RESUME, "--log", "run.jsonl", "--plot", "out.svg"), (*RUN[:-4], "--log", "run.jsonl")],
@@ -89,6 +91,8 @@ COMMANDS = {
     "model.onnx": [
         ("step", "model.onnx", "-o", "out.onnx", "--optimizer", "sgd", "--momentum", "0.9", "--json"),
         ("finalize", "model.onnx", "-o", "out.onnx", "--weights", "weights.npz"),
+        ("statistics", "model.onnx", "--data", "valid.npz", "-o", "out.onnx", "--json"),
+        ("restore", "model.onnx", "--data", "valid.npz", "-o", "out.onnx", "--layer", "*"),
         ("bench", "model.onnx", "--repeats", "1", "--dim", "N=2", "--html", "out.html", "--threads", "1"),
         ("validate", "model.onnx", *NUMERIC, "--annotations", "out.txt"),
     ],

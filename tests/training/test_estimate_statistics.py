@@ -11,7 +11,7 @@ from bngrad.errors import InputError, ModelError
 from bngrad.io.files import as_ir, to_proto
 from bngrad.training.estimate_statistics import StatisticsEstimate
 from bngrad.training.moments import merge_moments, variance
-from statistics_cases import HEADER, initializers, reference, stacked, uneven_batches
+from statistics_cases import HEADER, STACKED, initializers, reference, stacked, uneven_batches
 from thread_ranks import on_threads
 
 STATISTICS = ["mean1", "var1", "mean2", "var2"]
@@ -113,6 +113,11 @@ def test_batch_norms_that_share_an_initializer_get_their_own(rng):
     np.testing.assert_allclose(values["b/running_var"], 4 * x.var(0) / (x.var(0) + 1e-5), rtol=1e-9)
 
 
+IN_A_BODY = """g (double[N,2] x, bool c) => (double[N,2] y)
+        <double[2] s = {1, 1}, double[2] b = {0, 0}, double[2] m = {0, 0}, double[2] v = {1, 1}> {
+    y = If (c) <then_branch = t () => (double[N,2] n) { [a] n = BatchNormalization (x, s, b, m, v) },
+        else_branch = e () => (double[N,2] r) { r = Relu (x) }>
+}"""
 REFUSED = {
     "unknown": (
         stacked(),
@@ -136,6 +141,12 @@ REFUSED = {
         ["a"],
         ModelError,
         "the running statistics of BatchNormalization node 'a' (outputs n) are no values of the model",
+    ),
+    "in a body": (
+        onnx.parser.parse_model(HEADER + IN_A_BODY),
+        None,
+        ModelError,
+        "the model has no batch norm with running statistics that data can replace; BatchNormalization node 'a'",
     ),
     "training graph": (
         bngrad.differentiate(stacked("float"), training=["*"]),
@@ -246,6 +257,34 @@ def test_data_of_a_trainer_that_are_refused():
         trainer.estimate_statistics(FLOAT_BATCHES, running_variance="other")
     for name, array in before.items():
         np.testing.assert_array_equal(trainer.state_dict()[name], array)
+
+
+def test_statistics_that_batch_norms_share():
+    """As of a module that is called twice: those of the union of its inputs, for all of them or none."""
+    model = stacked("float", STACKED.replace("n1 = BatchNormalization <epsilon = 0.5>", "n1 = BatchNormalization"))
+    second = next(node for node in model.graph.node if node.name == "layer2.bn")
+    second.input[:] = ["h2", "s1", "b1", "mean1", "var1"]
+    del model.graph.initializer[:]
+    fresh = stacked("float", w2=np.eye(4))
+    model.graph.initializer.extend(
+        t for t in fresh.graph.initializer if t.name not in ("s2", "b2", "mean2", "var2")
+    )
+    model.graph.output[1].type.tensor_type.shape.dim[1].dim_value = 4
+    step = bngrad.training_step(model, loss="loss", training=["*"], shared_statistics="chain")
+    trainer = bngrad.Trainer(step, learning_rate=0)
+    norms = trainer.estimate_statistics(FLOAT_BATCHES)
+    assert [norm.elements for norm in norms] == [60, 60]
+    x = [batch["x"].astype(np.float64) for batch in FLOAT_BATCHES]
+    w1, s1, b1 = (initializers(model)[name].astype(np.float64) for name in ("w1", "s1", "b1"))
+    h1 = [rows @ w1 for rows in x]
+    h2 = [np.maximum((h - h.mean(0)) / np.sqrt(h.var(0) + 1e-5) * s1 + b1, 0) for h in h1]
+    whole = np.concatenate([*h1, *h2])
+    np.testing.assert_allclose(trainer.state_dict()["mean1"], whole.mean(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(trainer.state_dict()["var1"], whole.var(0), rtol=1e-4)
+    with pytest.raises(
+        ModelError, match=r"'layer1.bn' reads the same running statistics as 'layer2.bn'; expected"
+    ):
+        trainer.estimate_statistics(FLOAT_BATCHES, batch_norms=["layer1.bn"])
 
 
 def test_each_rank_has_batches_of_its_own():

@@ -1,16 +1,18 @@
+# ruff: noqa: T201 - a script
 """Digits over eight clients: FedAvg and FedBN with bngrad.federated, beside one process that has all data.
 
     python docs/examples/federated/digits.py --rounds 20
 
-needs scikit-learn. Each client trains the ResNet-20 of models/ for one epoch a round on its 180 images. The classes
-are equal, or skewed: each client has two of twenty shards of the images, sorted by class. The table has accuracies
-of the 360 images that no client trains on.
+needs scikit-learn. Each client trains the ResNet-20 of models/ for one epoch a round on its 180 images. The
+classes are equal, or skewed: each client has two of sixteen shards of the images, sorted by class. The table has
+accuracies of the 360 images that no client trains on.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -44,6 +46,7 @@ class Digits:
         ]
 
     def batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The inputs of the network."""
         return {"images": self.images[rows], "labels": self.labels[rows]}
 
 
@@ -73,8 +76,15 @@ def accuracies(
     return 100 * float(np.mean(every)), 100 * float(np.mean(own))
 
 
-def federated(step, digits: Digits, clients: list[np.ndarray], rounds: int, rate: float, **options) -> list:
-    """The accuracies after each round. With options that keep a client's own tensors, each has a state of its own."""
+def federated(
+    step: bngrad.TrainingStep,
+    digits: Digits,
+    clients: list[np.ndarray],
+    rounds: int,
+    rate: float,
+    **options: Any,  # noqa: ANN401 - those of the average
+) -> list:
+    """The accuracies after each round; with options that keep a client's own tensors, each has its own state."""
     trainer = bngrad.Trainer(step, learning_rate=rate)
     states = [trainer.state_dict()] * len(clients)
     keeps_own = options.get("fedbn") or options.get("statistics") == "local"
@@ -93,7 +103,7 @@ def federated(step, digits: Digits, clients: list[np.ndarray], rounds: int, rate
     return history
 
 
-def alone(step, digits: Digits, rounds: int, rate: float) -> list:
+def alone(step: bngrad.TrainingStep, digits: Digits, rounds: int, rate: float) -> list:
     """One process with all data, an epoch for each round."""
     trainer, rows = bngrad.Trainer(step, learning_rate=rate), np.arange(1437)
     history = []
