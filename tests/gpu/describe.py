@@ -22,10 +22,10 @@ MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_resnet20.onnx"
 
 def placement(device, folder):
     """The number of nodes of each execution provider, from the profile of a session."""
-    step = bngrad.training_step(MODEL, optimizer=bngrad.SGD(momentum=0.9))
+    step = bngrad.training_step(MODEL, optimizer=bngrad.SGD(momentum=0.9), conv_grad=True)
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(Path(folder, "profile"))
-    bngrad.register(options)
+    bngrad.register(options, device=device)
     session = open_session(step.model.SerializeToString(), options, device, DeviceOptions())
     data = {"images": np.zeros((8, 1, 8, 8), np.float32), "labels": np.zeros(8, np.int64)}
     feeds = {step.info.learning_rate: np.array(0.1, np.float32), **data, **step.state}
