@@ -17,7 +17,7 @@ from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.io.tensor_problems import data_problems, invalid_texts
 
 # Both register schemas with onnx, so that their ops are checked too.
-from bngrad.opset import conv_grad, ort_dialect, schemas  # noqa: F401
+from bngrad.opset import conv_grad, ort_dialect, overloaded, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.opset.schemas import signature
@@ -116,8 +116,8 @@ def _domain_problems(model: ir.Model) -> Iterator[str]:
 
 def _signature(name: str, overload: str) -> tuple[Collection[str], ...] | None:
     """The inputs, outputs and attributes of the op that a function defines; None if there is no such op."""
-    if name == conv_grad.NAME and overload:
-        return conv_grad.SIGNATURE
+    if name in overloaded.SIGNATURES and overload:
+        return overloaded.SIGNATURES[name]
     return signature(name) if name in FUNCTIONS and not overload else None
 
 

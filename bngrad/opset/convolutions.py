@@ -1,0 +1,67 @@
+"""Attributes and schemas of the ops of ``bngrad`` that are convolutions, all of whose tensors have one type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnx.defs import OpSchema
+
+from bngrad.opset.domain import DOMAIN, VERSION
+from bngrad.opset.quantities import FLOAT_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MIN_IR_VERSION = 10
+"""The oldest ONNX IR version with overloads, by which nodes of these ops name their functions."""
+
+ATTRIBUTES = {
+    "dilations": "As of Conv",
+    "group": "As of Conv",
+    "kernel_shape": "Shape of the kernel",
+    "pads": "As of Conv, for the beginnings and then the ends of the spatial dimensions",
+    "strides": "As of Conv",
+}
+"""The documentation of each attribute. All are required: a kernel needs no defaults, and no auto_pad."""
+
+INTEGERS = frozenset({"group"})
+"""The attributes that are one integer; the others are lists."""
+
+
+def schema_of(
+    name: str,
+    doc: str,
+    signature: tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]],
+    *,
+    optional_outputs: bool = False,
+) -> OpSchema:
+    """Returns the schema of an op, without inference of types.
+
+    Args:
+        name: The name of the op.
+        doc: Its documentation.
+        signature: The documentation of the inputs, outputs and attributes, by name.
+        optional_outputs: Whether a node may leave out any output.
+    """
+    inputs, outputs, attributes = signature
+    options, types = OpSchema.FormalParameterOption, OpSchema.AttrType
+    option = options.Optional if optional_outputs else options.Single
+
+    def parameters(
+        docs: Mapping[str, str], kind: OpSchema.FormalParameterOption
+    ) -> list[OpSchema.FormalParameter]:
+        return [OpSchema.FormalParameter(value, "T", text, param_option=kind) for value, text in docs.items()]
+
+    return OpSchema(
+        name,
+        DOMAIN,
+        VERSION,
+        doc=doc,
+        inputs=parameters(inputs, options.Single),
+        outputs=parameters(outputs, option),
+        type_constraints=[("T", FLOAT_TYPES, "Type of all tensors")],
+        attributes=[
+            OpSchema.Attribute(value, types.INT if value in INTEGERS else types.INTS, text, required=True)
+            for value, text in attributes.items()
+        ],
+    )
