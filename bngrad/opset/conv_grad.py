@@ -7,6 +7,7 @@ the ops of `functions` have. A node names its function by its overload. Importin
 from __future__ import annotations
 
 import onnx
+from onnx import helper
 from onnx.defs import OpSchema
 
 from bngrad.opset import onnx_registry
@@ -19,22 +20,29 @@ MIN_IR_VERSION = 10
 
 INPUTS = {
     "dY": "Gradient with respect to the output of Conv",
-    "X": "Data of Conv, [N, C, ...]",
-    "W": "Weights of Conv, [M, C / group, *kernel]",
+    "X": "Data of Conv, [N, C, ...], or [N, ..., C] with channels_last",
+    "W": "Weights of Conv, [M, C / group, *kernel], or [M, *kernel, C / group] with channels_last",
 }
 OUTPUTS = {
     "dX": "Gradient with respect to X",
     "dW": "Gradient with respect to W",
     "dB": "Gradient with respect to the bias of Conv, [M]",
 }
+LAID_OUT = ("dX", "dW")
+"""The outputs that have channels as their second dimension, or as their last."""
+CHANNELS_LAST = "channels_last"
 ATTRIBUTES = {
+    CHANNELS_LAST: "1: the channels are the last dimension of dY, X, dX, W and dW; 0, the default: the second",
     "dilations": "As of Conv",
     "group": "As of Conv",
     "kernel_shape": "Shape of the kernel",
     "pads": "As of Conv, for the beginnings and then the ends of the spatial dimensions",
     "strides": "As of Conv",
 }
-"""All are required: a kernel needs no defaults, and no auto_pad."""
+REQUIRED = tuple(name for name in ATTRIBUTES if name != CHANNELS_LAST)
+"""All others: a kernel needs no defaults, and no auto_pad."""
+INTEGERS = frozenset({CHANNELS_LAST, "group"})
+"""The attributes that are one integer; the others are lists."""
 SIGNATURE = INPUTS, OUTPUTS, ATTRIBUTES
 """The documentation of each, by name."""
 
@@ -54,9 +62,10 @@ def schema() -> OpSchema:
         ],
         type_constraints=[("T", FLOAT_TYPES, "Type of all tensors")],
         attributes=[
-            OpSchema.Attribute(name, int_ if name == "group" else ints, doc, required=True)
-            for name, doc in ATTRIBUTES.items()
-        ],
+            OpSchema.Attribute(name, int_ if name in INTEGERS else ints, ATTRIBUTES[name], required=True)
+            for name in REQUIRED
+        ]
+        + [OpSchema.Attribute(CHANNELS_LAST, helper.make_attribute(CHANNELS_LAST, 0), ATTRIBUTES[CHANNELS_LAST])],
     )
     result.set_type_and_shape_inference_function(_infer)
     return result

@@ -42,7 +42,7 @@ def quantities(name: str) -> list[list[str]]:
     if name == conv_grad.NAME:
         kinds = zip(("input", "output", "attribute"), ("T", "T", "ints"), conv_grad.SIGNATURE, strict=True)
         return [
-            [kind if i == 0 else "", f"`{value}`", "int" if value == "group" else type_, doc]
+            [kind if i == 0 else "", f"`{value}`", "int" if value in conv_grad.INTEGERS else type_, doc]
             for kind, type_, values in kinds
             for i, (value, doc) in enumerate(values.items())
         ]

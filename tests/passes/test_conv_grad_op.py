@@ -14,9 +14,11 @@ from onnx import TensorProto, helper
 
 import bngrad
 from bngrad.errors import InputError, ModelError
+from bngrad.io.well_formed import require_well_formed
 from bngrad.opset.conv_grad import NAME
 from bngrad.opset.domain import DOMAIN
 from bngrad.opset.ort_dialect import MICROSOFT
+from bngrad.passes.lower.conv_grad_op import to_channels_last
 from bngrad.validation.float64 import evaluate
 from bngrad.validation.training_ops._windows import slide
 from bngrad.validation.training_ops.convolution import conv_grad
@@ -103,6 +105,57 @@ def test_omitted_outputs_are_not_computed(outputs, rng):
     plain = Counter(node.op_type for node in ir.to_proto(bngrad.rewrite(lowered)).graph.node)
     assert ops["Conv"] == plain["Conv"]
     assert ops["ConvTranspose"] == plain["ConvTranspose"]
+
+
+def channels_last_of(model):
+    """The model with channels_last = 1, for arrays of that layout."""
+    result = ir.from_proto(model)
+    to_channels_last([node for node in result.graph if node.domain == DOMAIN], result)
+    # The inputs and outputs still have the shapes of the other layout.
+    for value in (*result.graph.inputs, *result.graph.outputs):
+        if value.name != "dB":
+            value.shape = ir.Shape([value.shape[0], *value.shape[2:], value.shape[1]])
+    return ir.to_proto(result)
+
+
+@needs_overloads
+@pytest.mark.parametrize("outputs", OUTPUTS, ids="-".join)
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [pytest.param(*case, id=name) for name, *case in (ANY[0], ANY[-1], APART[0], AUTO_PAD[0])],
+)
+def test_channels_last(x, w, attributes, outputs, rng):
+    """The functions compute the same, and the schema infers the same shapes."""
+    model = channels_last_of(with_op(model_of(x, w, attributes, outputs)))
+    (call,) = calls(model)
+    assert [attribute.i for attribute in call.attribute if attribute.name == "channels_last"] == [1]
+    assert [function.overload for function in model.functions] == ["2", "bngrad.requires"]
+    onnx.checker.check_model(model, full_check=True)
+    require_well_formed(ir.from_proto(model), "the model")
+    feeds = feeds_of(x, w, attributes, rng)
+    expected = dict(zip(OUTPUTS[0], conv_grad(**feeds, **attributes), strict=True))
+    names = [name for name in outputs if name]
+    feeds = {name: np.moveaxis(array, 1, -1) for name, array in feeds.items()}
+    for name, result in zip(names, session_of(model).run(names, feeds), strict=True):
+        array = expected[name] if name == "dB" else np.moveaxis(expected[name], 1, -1)
+        np.testing.assert_allclose(result, array, rtol=0, atol=1e-4)
+
+
+def test_nodes_of_one_form_share_a_channels_last_function():
+    """A function that other nodes call stays."""
+    model = ir.to_proto(model_of((3, 6, 6), (4, 3, 3, 3), {}, ("dX",)))
+    for name in ("second", "third"):
+        model.graph.node.append(grad_node(name))
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3, 6, 6]))
+    result = ir.from_proto(bngrad.rewrite(model, conv_grad=True))
+    first, *others = nodes = [node for node in result.graph if node.domain == DOMAIN]
+    assert [node.overload for node in nodes] == ["1", "1", "1"]
+    to_channels_last([first], result)
+    assert [node.overload for node in nodes] == ["2", "1", "1"]
+    assert [overload for *_, overload in result.functions] == ["1", "2", "bngrad.requires"]
+    to_channels_last(others, result)
+    assert [node.overload for node in nodes] == ["2", "3", "3"]
+    assert [overload for *_, overload in result.functions] == ["2", "3", "bngrad.requires"]
 
 
 @needs_overloads

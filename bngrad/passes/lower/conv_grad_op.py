@@ -15,8 +15,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.graph.node_reader import dtype_of, static_shape
-from bngrad.graph.nodes import is_read
-from bngrad.opset.conv_grad import ATTRIBUTES, INPUTS, MIN_IR_VERSION, NAME, OUTPUTS
+from bngrad.graph.nodes import all_nodes, is_read
+from bngrad.opset.conv_grad import CHANNELS_LAST, INPUTS, LAID_OUT, MIN_IR_VERSION, NAME, OUTPUTS, REQUIRED
 from bngrad.opset.domain import DOMAIN
 from bngrad.opset.known_shapes import known_shape
 from bngrad.opset.ort_dialect import MICROSOFT
@@ -27,7 +27,7 @@ from bngrad.passes.lower.lower_training import OPSET, LowerTrainingPass
 from bngrad.passes.lower.site import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
 _RESOLVED = ("", "NOTSET", "VALID")
 """The values of auto_pad with which the padding does not depend on the size of the data."""
@@ -82,7 +82,7 @@ class ConvGradOpPass(RewritePass):
         form = (repr(attributes), *words, *((value.dtype, known_shape(value)) for value in inputs))
         if form not in self._overloads:
             functions = context.model.functions
-            overload = next(name for name in map(str, count(1)) if (DOMAIN, NAME, name) not in functions)
+            overload = _free_overload(functions)
             definition = _definition(node, attributes, words, context.opset)
             functions[DOMAIN, NAME, overload] = _function(overload, definition)
             self._overloads[form] = overload
@@ -94,8 +94,76 @@ class ConvGradOpPass(RewritePass):
         site.replace({index: value for index, value in enumerate(values) if value.name})
 
 
+def to_channels_last(nodes: Iterable[ir.Node], model: ir.Model) -> None:
+    """Converts ConvGrad nodes of ``bngrad`` to those with channels_last = 1, and adds their functions.
+
+    The caller converts the tensors: afterwards dY, X, W, dX and dW have the channels as their last dimension.
+    Functions that no node calls any more are removed.
+
+    Args:
+        nodes: Nodes with channels_last = 0, each with the overload of a function of the model.
+        model: The model of the nodes.
+    """
+    functions, overloads = model.functions, {}
+    for node in nodes:
+        if node.overload not in overloads:
+            overload = overloads[node.overload] = _free_overload(functions)
+            rank = 2 + len(node.attributes["kernel_shape"].as_ints())
+            function = functions[node.op_identifier()]
+            functions[DOMAIN, NAME, overload] = _channels_last_function(function, overload, rank)
+        node.overload = overloads[node.overload]
+        node.attributes[CHANNELS_LAST] = ir.AttrInt64(CHANNELS_LAST, 1)
+    called = {node.op_identifier() for node in all_nodes(model)}
+    for key in {(DOMAIN, NAME, overload) for overload in overloads} - called:
+        del functions[key]
+    # It has to be the last: see `_refuse_old_runtimes`.
+    if (requirement := functions.pop((DOMAIN, NAME, _REQUIRES), None)) is not None:
+        functions[DOMAIN, NAME, _REQUIRES] = requirement
+
+
+def _channels_last_function(function: ir.Function, overload: str, rank: int) -> ir.Function:
+    """The nodes of a function between Transposes to and from the layout of its tensors."""
+    result = function.clone()
+    result.overload = overload
+    result.attributes[CHANNELS_LAST] = ir.Attr(CHANNELS_LAST, ir.AttributeType.UNDEFINED, None)
+    to_last, to_first = [0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]
+    for index, (name, inner) in enumerate(zip(INPUTS, tuple(result.inputs), strict=True)):
+        outer = ir.Value(name=name, type=inner.type, shape=_permuted(inner.shape, to_last))
+        result.inputs[index] = outer
+        if not is_read(inner):
+            continue
+        node = _transpose(outer, to_first, f"{name}_channels_first", inner)
+        inner.replace_all_uses_with(node.outputs[0])
+        result.insert_before(result[0], node)
+    for index, (name, inner) in enumerate(zip(LAID_OUT, tuple(result.outputs), strict=False)):
+        producer = inner.producer()
+        assert producer is not None, "an input is no output of a function of `_definition`"  # noqa: S101
+        if producer.op_type == "Constant":  # an output that the node omits
+            continue
+        inner.name = f"{name}_channels_first"
+        outer = ir.Value(type=inner.type, shape=_permuted(inner.shape, to_last))
+        node = _transpose(inner, to_last, name, outer)
+        result.append(node)
+        result.outputs[index] = node.outputs[0]
+    return result
+
+
+def _transpose(value: ir.Value, perm: Sequence[int], name: str, like: ir.Value) -> ir.Node:
+    node = ir.node("Transpose", [value], {"perm": perm}, name=name)
+    node.outputs[0].name, node.outputs[0].type, node.outputs[0].shape = name, like.type, like.shape
+    return node
+
+
+def _permuted(shape: ir.Shape | None, perm: Sequence[int]) -> ir.Shape | None:
+    return None if shape is None else ir.Shape([shape[axis] for axis in perm])
+
+
+def _free_overload(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> str:
+    return next(name for name in map(str, count(1)) if (DOMAIN, NAME, name) not in functions)
+
+
 def _function(overload: str, graph: ir.Graph) -> ir.Function:
-    attributes = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in ATTRIBUTES]
+    attributes = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in REQUIRED]
     return ir.Function(DOMAIN, NAME, overload, graph=graph, attributes=attributes)
 
 
