@@ -7,6 +7,9 @@ from metamorphic.mutants import of
 _RULES = ("tests/autodiff/test_rules.py::test_gradients",)
 
 _SINGULAR = ("tests/autodiff/test_singular.py",)
+_ROUNDINGS = ("tests/autodiff/test_straight_through.py",)
+_NBITS = ("tests/autodiff/test_matmul_nbits.py",)
+_QUERIES = ("tests/autodiff/test_group_query_attention.py",)
 
 OPSET = of(
     "bngrad/opset/functions.py",
@@ -226,6 +229,32 @@ RULES = (
             "perm = [*batch, row, column]",
             "a batch of matrices is not transposed",
             _RULES,
+        ),
+    )
+    + of(
+        "bngrad/autodiff/rules/quantization.py",
+        ("back.kept(within, dY)", "dY", "a rounding passes gradients beyond its range", _ROUNDINGS),
+        (
+            'back.op("Mul", of_x, ratio)',
+            "of_x",
+            "the scale of a rounding has the gradient of an offset",
+            _ROUNDINGS,
+        ),
+        ('back.op("Mul", dY, integers)', "dY", "a scale ignores the integers", _ROUNDINGS),
+    )
+    + of(
+        "bngrad/autodiff/rules/matmul_nbits.py",
+        ("1 << (bits - 1)", "1 << bits", "another zero point than the middle", _NBITS),
+        ('direction="RIGHT"', 'direction="LEFT"', "the high bits of a weight are lost", _NBITS),
+    )
+    + of(
+        "bngrad/autodiff/fused_attention.py",
+        ("site.int64(window - 1)", "site.int64(window)", "a window has one key more", _QUERIES),
+        (
+            'site.op("Less", places, past)',
+            'site.op("Less", past, places)',
+            "empty places of a cache are attended",
+            _QUERIES,
         ),
     )
     + of(
