@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bngrad.autodiff.size_conditions import Condition
     from bngrad.runtime.device import Device
     from bngrad.runtime.device_arrays import DeviceArray
-    from bngrad.training.step_info import DataInput
+    from bngrad.training.step_info import DataInput, StepInfo
 
     Array = NDArray[Any]
 
@@ -75,6 +75,24 @@ def require_data(
                 "was exported computes something else, or nothing"
             )
     return arrays
+
+
+def require_data_for(
+    names: Iterable[str], data: Mapping[str, Any], info: StepInfo, device: Device
+) -> dict[str, Array | DeviceArray]:
+    """Returns the arrays of one batch for some of the data inputs, for the evaluation graph; see `require_data`.
+
+    Raises:
+        InputError: One is missing, or there is no data input of a name; see also `require_data`.
+    """
+    for name in data:
+        require_known(name, info.data)
+    inputs = {name: info.data[name] for name in names}
+    symbols = {symbol for spec in inputs.values() for symbol in spec.shape or ()}
+    conditions = [
+        condition for condition in info.evaluation_size_conditions if symbols.issuperset(names_in(condition))
+    ]
+    return require_data({name: data[name] for name in inputs if name in data}, inputs, conditions, device)
 
 
 def require_all(data: Iterable[str], inputs: Iterable[str]) -> None:

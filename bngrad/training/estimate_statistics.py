@@ -132,21 +132,40 @@ class StatisticsEstimate:
             InputError: ONNX Runtime refuses the data, they or what the model computes are not finite, there is no
                 batch, or a batch norm has one value for each channel of a batch.
         """
-        moments, statistics_session = Moments(self.batch_norms), session(self.graph)
-        for batch in batches:
-            feeds = {name: np.asarray(batch[name]) for name in self.inputs}
-            try:
-                arrays = statistics_session.run(list(self._outputs.values()), feeds)
-            except Exception as error:
-                raise refused(error) from error
-            moments.add(dict(zip(self._outputs, arrays, strict=True)))
-        moments.require_batches()
+        moments = Moments(self.batch_norms)
+        add_batches(moments, self.graph, self._outputs, batches)
         unbiased = {norm.key: self._unbiased for norm in self.batch_norms}
         values, results = new_statistics(self.batch_norms, moments.totals, self._old, unbiased)
         model = self._model.clone()
         put_values(model, values, Names(model))
         check(model, self._source)
         return Estimated(model, results, moments.batches)
+
+
+def add_batches(
+    moments: Moments, graph: ir.Model, outputs: Mapping[str, str], batches: Iterable[Mapping[str, Array]]
+) -> None:
+    """Adds the moments that a graph computes of batches.
+
+    Args:
+        moments: The moments; they are changed.
+        graph: A graph of `moments_graph`.
+        outputs: The names of its outputs, by key.
+        batches: The batches; inputs that the graph does not have are not used.
+
+    Raises:
+        InputError: ONNX Runtime refuses the data, there is no batch, or see `Moments.add`.
+    """
+    moments_session = session(graph)
+    inputs = [value.name for value in moments_session.get_inputs()]
+    for batch in batches:
+        feeds = {name: np.asarray(batch[name]) for name in inputs}
+        try:
+            arrays = moments_session.run(list(outputs.values()), feeds)
+        except Exception as error:
+            raise refused(error) from error
+        moments.add(dict(zip(outputs, arrays, strict=True)))
+    moments.require_batches()
 
 
 def chosen(

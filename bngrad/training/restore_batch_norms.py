@@ -31,13 +31,12 @@ from bngrad.graph.torch_records import hand_over_folded
 from bngrad.inspection.model_warnings import folded_layers
 from bngrad.passes.check import check
 from bngrad.passes.prepare.infer_types import InferTypesPass
-from bngrad.runtime.session import session
+from bngrad.training.estimate_statistics import add_batches
 from bngrad.training.evaluation import evaluation_graph
 from bngrad.training.finalize import inlined_copy, running_outputs
 from bngrad.training.moments import variance
 from bngrad.training.moments_graph import moments_of_layers
 from bngrad.training.reestimated import Moments, Normalized, in_type
-from bngrad.training.step_errors import refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -132,15 +131,8 @@ class Restoration:
                 a statistic does not fit into its type.
         """
         norms = [Normalized(key, self._names[node], self._epsilon, "", "") for key, node in self._layers.items()]
-        moments, moments_session = Moments(norms, of="layer"), session(self.graph)
-        for batch in batches:
-            feeds = {name: np.asarray(batch[name]) for name in self.inputs}
-            try:
-                arrays = moments_session.run(list(self._outputs.values()), feeds)
-            except Exception as error:
-                raise refused(error) from error
-            moments.add(dict(zip(self._outputs, arrays, strict=True)))
-        moments.require_batches()
+        moments = Moments(norms, of="layer")
+        add_batches(moments, self.graph, self._outputs, batches)
         missing = [node for key, node in self._layers.items() if key not in moments.totals]
         if missing:
             raise ModelError(f"no output of the model depends on {describe(missing[0])}; choose other layers")

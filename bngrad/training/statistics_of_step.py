@@ -10,6 +10,7 @@ from bngrad.graph.node_reader import read_attribute
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
 from bngrad.training.estimate_statistics import NOTHING, chosen, require_whole_groups
+from bngrad.training.moments import merge_moments
 from bngrad.training.moments_graph import moments_graph
 from bngrad.training.reestimated import Moments, Normalized, ReestimatedStatistics, new_statistics
 from bngrad.training.state_batch_norms import batch_norms_by_node
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.options import RunningVariance
+    from bngrad.training.ranks import Ranks
     from bngrad.training.training_step import TrainingStep
 
     Array = NDArray[Any]
@@ -66,11 +68,17 @@ class StatisticsOfStep:
         self.moments = Moments(self._norms)
         """The moments of the batches of this rank."""
 
+    def add(self, outputs: Mapping[str, Array]) -> None:
+        """Adds the outputs of the graph for a batch; see `Moments.add`."""
+        self.moments.add({key: outputs[output] for key, output in self.outputs.items()})
+
     def state(
-        self, moments: Mapping[str, Array], state: Mapping[str, Array]
+        self, ranks: Ranks, state: Mapping[str, Array]
     ) -> tuple[dict[str, Array], list[ReestimatedStatistics]]:
-        """Returns the new statistics by name, and how far those of a state were off."""
-        return new_statistics(self._norms, moments, state, self._unbiased)
+        """Returns the new statistics by name, from all ranks, and how far those of a state were off."""
+        totals = self.moments.totals
+        merged = {key: merge_moments(ranks.arrays(f"statistics/{key}", totals[key])) for key in self.outputs}
+        return new_statistics(self._norms, merged, state, self._unbiased)
 
 
 def _rules(step: ir.Model) -> dict[str, bool]:

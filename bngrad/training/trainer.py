@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from bngrad.arguments import renamed_keyword, require_choice, require_names, require_number
-from bngrad.autodiff.size_conditions import names_in
 from bngrad.errors import BngradError, InputError, TrainingError, warn
 from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
@@ -20,11 +19,10 @@ from bngrad.runtime.device import CPU, Device
 from bngrad.runtime.device_arrays import value_of
 from bngrad.runtime.ort_values import run_on_values
 from bngrad.runtime.session import session
-from bngrad.training.data_inputs import not_finite, require_data, require_known
+from bngrad.training.data_inputs import not_finite, require_data, require_data_for
 from bngrad.training.history import History, pages
 from bngrad.training.label_checks import LabelChecks
 from bngrad.training.loss_of_batches import LossOfBatches
-from bngrad.training.moments import merge_moments
 from bngrad.training.prefetch import sent_ahead
 from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
@@ -265,15 +263,7 @@ class Trainer:
             InputError: See `evaluate`.
         """
         session, parts = self._evaluation
-        arrays = self._require_data(data, self.info.evaluation_size_conditions)
-        try:
-            with self.device.errors():
-                values = {name: value_of(array) for name, array in arrays.items()}
-                outputs = run_on_values(session, values | self._evaluated)
-        except BngradError:
-            raise
-        except Exception as error:
-            raise refused(error) from error
+        outputs = self._run_evaluation(session, self._require_data(data, self.info.evaluation_size_conditions))
         return outputs, outputs.pop(parts.output)
 
     def prefetch(self, batches: Iterable[Mapping[str, ArrayLike]]) -> Iterator[Mapping[str, Any]]:
@@ -323,41 +313,17 @@ class Trainer:
                 require_choice("running variance", running_variance, get_args(RunningVariance))
             require_names(batch_norms=batch_norms)
             estimate = StatisticsOfStep(self._training_step, batch_norms, running_variance)
-            session, moments = self._make_session(estimate.model), estimate.moments
+            session = self._make_session(estimate.model)
             for batch in batches:
-                values = {name: value_of(array) for name, array in self._data_of(batch, estimate.inputs).items()}
-                try:
-                    with self.device.errors():
-                        arrays = run_on_values(session, values | self._evaluated)
-                except BngradError:
-                    raise
-                except Exception as error:
-                    raise refused(error) from error
-                moments.add({key: arrays[output] for key, output in estimate.outputs.items()})
-            moments.require_batches()
-        totals = {
-            key: merge_moments(self.ranks.arrays(f"statistics/{key}", moments.totals[key]))
-            for key in estimate.outputs
-        }
+                arrays = require_data_for(estimate.inputs, batch, self.info, self.device)
+                estimate.add(self._run_evaluation(session, arrays))
+            estimate.moments.require_batches()
         state = self.state_dict()
         averages = self.info.averages if self.uses_averages else {}
-        new, results = estimate.state(totals, self.info.averaged(state) if averages else state)
+        new, results = estimate.state(self.ranks, self.info.averaged(state) if averages else state)
         state.update({averages.get(name, name): array for name, array in new.items()})
         self.load_state_dict(state)
         return results
-
-    def _data_of(self, data: Mapping[str, Any], names: Sequence[str]) -> dict[str, Array | DeviceArray]:
-        """Returns the arrays of a batch for some of the data inputs."""
-        for name in data:
-            require_known(name, self.info.data)
-        inputs = {name: self.info.data[name] for name in names}
-        symbols = {symbol for spec in inputs.values() for symbol in spec.shape or ()}
-        conditions = [
-            condition
-            for condition in self.info.evaluation_size_conditions
-            if symbols.issuperset(names_in(condition))
-        ]
-        return require_data({name: data[name] for name in names if name in data}, inputs, conditions, self.device)
 
     @property
     def loss_of_batches(self) -> LossOfBatches:
@@ -478,6 +444,19 @@ class Trainer:
         model = as_ir(self._training_step.evaluation)
         parts = LossOfBatches(model, self.info.data, self.info.loss)
         return self._make_session(model), parts
+
+    def _run_evaluation(
+        self, session: onnxruntime.InferenceSession, data: Mapping[str, Array | DeviceArray]
+    ) -> dict[str, Array]:
+        """Runs the evaluation graph, or a graph made of it, with the present state."""
+        try:
+            with self.device.errors():
+                values = {name: value_of(array) for name, array in data.items()}
+                return run_on_values(session, values | self._evaluated)
+        except BngradError:
+            raise
+        except Exception as error:
+            raise refused(error) from error
 
     @property
     def _evaluated(self) -> dict[str, onnxruntime.OrtValue]:
