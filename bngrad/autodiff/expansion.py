@@ -17,6 +17,7 @@ from bngrad.autodiff.fused_ops import FUSED_OPS, UNKNOWN_FORM
 from bngrad.autodiff.rules.without_rule import WITHOUT_RULE
 from bngrad.graph.nodes import ORIGIN, describe, remove
 from bngrad.graph.subgraphs import nodes_of, proto_subgraphs
+from bngrad.opset.onnx_registry import schema_in
 from bngrad.passes.base import Context
 from bngrad.passes.lower.site import Site
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -62,9 +63,9 @@ def _can_be_replaced(node: ir.Node, opset: int) -> bool:
 @cache
 def function_versions(op_type: str, opset: int) -> Sequence[int]:
     """Returns the opsets, up to that of a model, for which onnx has a function of an op."""
-    if op_type in WITHOUT_RULE or opset > onnx.defs.onnx_opset_version() or not onnx.defs.has(op_type, opset):
+    schema: Any = schema_in(op_type, opset)  # its stub lacks the functions
+    if op_type in WITHOUT_RULE or opset > onnx.defs.onnx_opset_version() or schema is None:
         return []
-    schema: Any = onnx.defs.get_schema(op_type, opset)  # its stub lacks the functions
     defined = schema.function_opset_versions or schema.context_dependent_function_opset_versions
     return [version for version in defined if version <= opset]
 
@@ -136,9 +137,9 @@ def _function(node: ir.Node, opset: int, overload: str) -> ir.Function | None:
 
 def is_same_definition(op_type: str, old: int, new: int) -> bool:
     """Returns whether an op is the same in two opsets, of which the newer may allow further types."""
-    if not onnx.defs.has(op_type, old) or not onnx.defs.has(op_type, new):
+    versions = [schema for opset in (old, new) if (schema := schema_in(op_type, opset)) is not None]
+    if len(versions) < 2:
         return False
-    versions = [onnx.defs.get_schema(op_type, opset) for opset in (old, new)]
     before, after = (
         (schema.doc, _parameters(schema), {name: _text(value) for name, value in schema.attributes.items()})
         for schema in versions

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from bngrad.opset.functions import NEWEST_OPSET
+from bngrad.opset.onnx_registry import schema_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,9 +32,10 @@ def version_refusal(node: ir.Node, supported: Sequence[int], opset_imports: Mapp
     newest = min(onnx.defs.onnx_opset_version(), NEWEST_OPSET)
     if opset is not None and node.domain == "" and opset > newest:
         return f"the model imports ai.onnx {opset}; expected {newest} or older, which this onnx and bngrad support"
-    if opset is None or not onnx.defs.has(node.op_type, opset, node.domain):
+    schema = None if opset is None else schema_in(node.op_type, opset, node.domain)
+    if schema is None:
         return None
-    version = onnx.defs.get_schema(node.op_type, opset, node.domain).since_version
+    version = schema.since_version
     if version in supported:
         return None
     what = "an older" if version > supported[-1] else "a newer"

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from bngrad.opset import overloaded, quantities, schemas
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION, function_proto
+from bngrad.opset.onnx_registry import schema_in
 from bngrad.opset.quantities import QUANTITIES
 from op_models import (
     ADAM,
@@ -341,3 +342,12 @@ def test_inference_refuses_axes_that_x_does_not_have(axes, reason):
         axes = Constant<value = int64[{len(axes)}] {{{", ".join(map(str, axes))}}}>()
         {OP[STATISTICS]} z = Identity(mean) }}"""
     assert reason in error_of(parse(text))
+
+
+@pytest.mark.parametrize(
+    ("opset", "since"),
+    [(-(2**62), None), (-(2**31), None), (0, None), (5, 1), (13, 13), (2**31, None), (2**62, None)],
+)
+def test_the_schema_of_an_op_in_any_opset(opset, since):
+    schema = schema_in("ReduceSum", opset)
+    assert (schema and schema.since_version) == since

@@ -18,6 +18,7 @@ from bngrad.graph.nodes import all_nodes, default_opset
 from bngrad.graph.subgraphs import proto_subgraphs
 from bngrad.io.external_data import with_small_tensors
 from bngrad.opset.functions import MIN_IR_VERSION, MIN_OPSET
+from bngrad.opset.onnx_registry import schema_in
 from bngrad.passes.prepare.conversion_error import conversion_message
 from bngrad.passes.prepare.infer_types import CONTRADICTS
 from bngrad.passes.prepare.large_initializers import hide_initializers, is_large, restore_initializers
@@ -149,13 +150,8 @@ def align_functions(model: ir.Model) -> None:
 
 def _same_definitions(op_types: Iterable[str], version: int, other: int) -> bool:
     """Tests whether two opsets have the same definitions of these ops."""
-    return all(
-        onnx.defs.has(op, version)
-        and onnx.defs.has(op, other)
-        and onnx.defs.get_schema(op, version).since_version == onnx.defs.get_schema(op, other).since_version
-        for op in op_types
-        if not _is_foreign(op)
-    )
+    pairs = [(schema_in(op, version), schema_in(op, other)) for op in op_types if not _is_foreign(op)]
+    return all(a is not None and b is not None and a.since_version == b.since_version for a, b in pairs)
 
 
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
