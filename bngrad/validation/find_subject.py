@@ -65,7 +65,7 @@ def find_subject(
                 "and this graph with --rewritten, or use --against reference or numeric"
             )
         for field in fields(ForwardOptions):
-            if getattr(options, field.name) and field.name != "loss":
+            if getattr(options, field.name) not in (field.default, None, [], ()) and field.name != "loss":
                 option = field.name.replace("_", "-")
                 raise InputError(f"{name} is a training graph; --{option} applies to forward models only")
         loss = options.loss or (None if described is None else described.loss)
