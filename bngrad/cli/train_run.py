@@ -70,7 +70,7 @@ def run(context: click.Context, step: Path, ranks: Ranks, options: dict[str, Any
     if options["plot"] is not None:
         ranks.on_first("plot", lambda: curve.draw(curve.check_plot(options["plot"]), log.records))
     if outcome.status in ("finished", "stopped early"):
-        _write_results(trainer, outcome, options)
+        _write_results(trainer, outcome, options, run.fit.samples)
     if ranks.is_first:
         _print_end(outcome, run.position, log, options, as_json=as_json)
     return {"not finite": _NOT_FINITE, "interrupted": _INTERRUPTED}.get(outcome.status, 0)
@@ -128,11 +128,11 @@ def _print_warning(line: str, show: Display) -> None:
         print_warnings([line])
 
 
-def _write_results(trainer: Trainer, outcome: Outcome, options: dict[str, Any]) -> None:
+def _write_results(trainer: Trainer, outcome: Outcome, options: dict[str, Any], samples: int) -> None:
     """Writes the model and the state with the lowest validation loss, or the last ones."""
     if outcome.best is not None:
         trainer.load_state_dict(outcome.best)
     if options["state_out"] is not None:
-        trainer.save(options["state_out"])
+        trainer.save(options["state_out"], samples=samples)
     if options["output"] is not None:
         trainer.finalize(options["output"])

@@ -105,6 +105,11 @@ class Fit:
         self._checkpoints, self._position, self._best = checkpoints, position, best
         self._batches = training.count(plan.batch_size, drop_last=plan.drop_last)
 
+    @property
+    def samples(self) -> int:
+        """The number of samples that it trains on."""
+        return len(self._training)
+
     def run(self, reports: Reports) -> Outcome:
         """Runs the remaining epochs.
 

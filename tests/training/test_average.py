@@ -218,6 +218,29 @@ def test_a_file_that_is_no_state(tmp_path):
         average([tmp_path / "a.safetensors"], [1])
 
 
+def test_states_that_train_wrote_record_their_samples(step, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    step.save("step.onnx")
+    files = []
+    for seed, size in enumerate((20, 33)):
+        np.savez("data.npz", **uneven_batches((size,), np.float32, seed)[0])
+        command = ["train", "step.onnx", "--data", "data.npz", "--learning-rate", "0.01", "--epochs", "1"]
+        files += [f"{seed}.safetensors", f"{seed}.run.safetensors"]
+        assert run([*command, "--state-out", files[-2], "--checkpoint", files[-1], "--batch-size", "11"]) == 0
+    assert average(files).document["notes"]["weights"] == [20, 20, 33, 33]
+    assert run(["average", *files, "-o", "step.safetensors"]) == 0
+    trainer = bngrad.Trainer("step.onnx", learning_rate=0)  # beside the step it is the initial state
+    np.testing.assert_array_equal(trainer.state_dict()["w1"], average(files)["w1"])
+
+
+@pytest.mark.parametrize("records", [{"batch_norms": 3}, {"batch_norms": [4]}, {"averages": {"w1": ["w2"]}}])
+def test_records_of_other_types(records, states, tmp_path):
+    document = json.dumps({**states[0].document, **records})
+    write_tensors(tmp_path / "a.safetensors", states[0], {"bngrad.step": document})
+    with pytest.raises(InputError, match=r"has metadata 'bngrad\.step' that cannot be read"):
+        average([tmp_path / "a.safetensors"], [1])
+
+
 def test_the_command(step, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, seed in (("a", 0), ("b", 1)):
