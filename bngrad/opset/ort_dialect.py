@@ -91,7 +91,15 @@ def _schemas() -> list[OpSchema]:
     average_pool = _schema("", "AveragePoolGrad", inputs=["dY"], outputs=["dX"], attributes=_POOL_ATTRIBUTES)
     nbits = _schema(*TYPED_MATMUL_NBITS, inputs=["*inputs"], outputs=["Y"], attributes={"N": int_attribute})
     nbits.set_type_and_shape_inference_function(_infer_matmul_nbits)
-    return [internal, concat, max_pool, average_pool, nbits]
+    norm = _schema(
+        "",
+        "SimplifiedLayerNormalization",
+        inputs=["X", "scale"],
+        outputs=["Y", "inv_std"],
+        attributes={"axis": int_attribute, "epsilon": float_attribute, "stash_type": int_attribute},
+    )
+    norm.set_type_and_shape_inference_function(_infer_like_data)
+    return [internal, concat, max_pool, average_pool, nbits, norm]
 
 
 def _schema(
@@ -122,6 +130,12 @@ def _infer_batch_norm_internal(context: InferenceContext) -> None:
         like = context.get_input_type(0 if output == 0 else 1)
         if like is not None:
             context.set_output_type(output, like)
+
+
+def _infer_like_data(context: InferenceContext) -> None:
+    like = context.get_input_type(0)
+    if like is not None:
+        context.set_output_type(0, like)
 
 
 def _infer_concat_training(context: InferenceContext) -> None:

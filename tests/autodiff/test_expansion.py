@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import bngrad
 from autodiff.gradient_cases import NO_RULE, Between, Case, forward, in_standard_onnx, lowered
 from autodiff.gradient_checks import CheckedCase, against_differences, loss_on_stock, on_stock
 from autodiff.small_models import differentiated, model
@@ -187,6 +188,13 @@ def test_fused_ops(name):
     for got, want in zip(results[0], results[1], strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(results[0][0], loss[0], rtol=1e-5)
+
+
+def test_a_step_whose_evaluation_has_a_fused_op_of_the_default_domain():
+    """onnx's checker has no definition of it."""
+    forward_model = fused_model("y = SimplifiedLayerNormalization <epsilon = 0.1> (x, c)")
+    step = bngrad.training_step(forward_model, wrt=["c"], values={"c": np.ones(3, np.float32)})
+    assert "SimplifiedLayerNormalization" in {node.op_type for node in step.evaluation.graph.node}
 
 
 @pytest.mark.parametrize(
