@@ -7,7 +7,7 @@ namespace {
 
 // Enumerations of cuDNN.
 constexpr int kFloat = 0, kDouble = 1, kHalf = 2, kBFloat16 = 9;
-constexpr int kRowMajor = 0, kCrossCorrelation = 1;
+constexpr int kChannelsFirst = 0, kChannelsLast = 1, kCrossCorrelation = 1;
 
 std::vector<int> ToInts(const Shape& sizes, size_t first, int filler) {
   std::vector<int> ints(sizes.begin(), sizes.begin() + first);
@@ -42,21 +42,26 @@ int DataTypeOf(ElementType type) {
 #define BNGRAD_DESCRIPTOR(cudnn, Kind) \
   Descriptor((cudnn), (cudnn).cudnnCreate##Kind, "cudnnCreate" #Kind, (cudnn).cudnnDestroy##Kind)
 
-Descriptor Tensor(const Cudnn& cudnn, int type, const Shape& shape) {
+Descriptor Tensor(const Cudnn& cudnn, int type, const Shape& shape, bool channels_last) {
   Descriptor tensor = BNGRAD_DESCRIPTOR(cudnn, TensorDescriptor);
   const std::vector<int> dims = ToInts(shape, 2, 1);
   std::vector<int> strides(dims.size(), 1);
-  for (size_t i = dims.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * dims[i];
+  int stride = channels_last ? dims[1] : 1;
+  for (size_t i = dims.size(); i-- > 0;) {
+    if (i == 1 && channels_last) continue;
+    strides[i] = stride;
+    stride *= dims[i];
+  }
   BNGRAD_CUDNN(cudnn, cudnnSetTensorNdDescriptor, tensor.get(), type, static_cast<int>(dims.size()),
                dims.data(), strides.data());
   return tensor;
 }
 
-Descriptor Filter(const Cudnn& cudnn, int type, const Shape& shape) {
+Descriptor Filter(const Cudnn& cudnn, int type, const Shape& shape, bool channels_last) {
   Descriptor filter = BNGRAD_DESCRIPTOR(cudnn, FilterDescriptor);
   const std::vector<int> dims = ToInts(shape, 2, 1);
-  BNGRAD_CUDNN(cudnn, cudnnSetFilterNdDescriptor, filter.get(), type, kRowMajor,
-               static_cast<int>(dims.size()), dims.data());
+  BNGRAD_CUDNN(cudnn, cudnnSetFilterNdDescriptor, filter.get(), type,
+               channels_last ? kChannelsLast : kChannelsFirst, static_cast<int>(dims.size()), dims.data());
   return filter;
 }
 

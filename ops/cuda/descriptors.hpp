@@ -1,4 +1,4 @@
-// Descriptors of cuDNN: the shapes of arrays in row-major order, and the attributes of a convolution.
+// Descriptors of cuDNN: the shapes and layouts of arrays, and the attributes of a convolution.
 #pragma once
 #include <memory>
 
@@ -26,10 +26,10 @@ class Descriptor {
 
 int DataTypeOf(ElementType type);
 
-// cuDNN's convolutions have two spatial dimensions at least: one of size 1 is put before a single one.
-// Throw Failure.
-Descriptor Tensor(const Cudnn& cudnn, int type, const Shape& shape);
-Descriptor Filter(const Cudnn& cudnn, int type, const Shape& shape);
+// cuDNN's convolutions have two spatial dimensions at least: one of size 1 is put before a single one. Shapes
+// have channels second, and `channels_last` is the order in memory. Throw Failure.
+Descriptor Tensor(const Cudnn& cudnn, int type, const Shape& shape, bool channels_last);
+Descriptor Filter(const Cudnn& cudnn, int type, const Shape& shape, bool channels_last);
 // `pads`: those of both sides. `type`: that of sums.
 Descriptor Convolution(const Cudnn& cudnn, int type, const ConvAttributes& attributes, const Shape& pads);
 

@@ -56,6 +56,22 @@ void ReadShapeReference(const OrtApi* api, const char* name, const OrtValue* val
 
 }  // namespace
 
+bool NodeAttributes::Has(const char* name) const {
+  float real = 0;
+  int64_t integer = 0;
+  size_t size = 0;
+  bool has = false;
+  for (OrtStatus* const status :
+       {ort::KernelInfoGetAttribute_float(api_, info_, name, &real),
+        ort::KernelInfoGetAttribute_int64(api_, info_, name, &integer),
+        ort::KernelInfoGetAttribute_string(api_, info_, name, nullptr, &size),
+        ort::KernelInfoGetAttributeArray_int64(api_, info_, name, nullptr, &size)}) {
+    has = has || status == nullptr;
+    ort::ReleaseStatus(api_, status);
+  }
+  return has;
+}
+
 double NodeAttributes::GetFloat(const char* name) const {
   return GetAttribute<float>(api_, info_, name, "float", ort::KernelInfoGetAttribute_float);
 }

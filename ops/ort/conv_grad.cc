@@ -1,6 +1,7 @@
 // ConvGrad as an ONNX Runtime op, for a GPU only: cuda/conv_grad.hpp.
 #include "cuda/conv_grad.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "ort/op.hpp"
@@ -13,7 +14,10 @@ constexpr size_t kMaxSpatialRank = 3;
 class ConvGradNode final : public DeviceOnlyNode {
  public:
   explicit ConvGradNode(const NodeAttributes& a)
-      : attributes_(Attributes(a)), kernel_(a.GetInts("kernel_shape")), conv_grad_(attributes_) {
+      : attributes_(Attributes(a)),
+        kernel_(a.GetInts("kernel_shape")),
+        channels_last_(a.Has("channels_last") && a.GetFlag("channels_last")),
+        conv_grad_(attributes_) {
     const size_t rank = kernel_.size();
     CheckEach("kernel_shape", kernel_, rank, 1);
     CheckEach("strides", attributes_.strides, rank, 1);
@@ -30,11 +34,15 @@ class ConvGradNode final : public DeviceOnlyNode {
   }
 
   void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
-    const Shape &x = c.ShapeOfX(), w = WeightShape(x, c.ShapeOf(2)), dy = OutputShape(x, w);
-    conv_grad_.Run({types.data, x, w, dy, c.Data(0, dy, "the shape of the output of Conv"), c.DataLikeX(1),
-                    c.Data(2, w, "[M, C / group] and kernel_shape"), c.OutputLikeX(0), c.Output(1, w),
-                    c.Output(2, Vector(w[0]))},
-                   device);
+    const Shape x = XShape(c.ShapeOfX()), w = WeightShape(x, c.ShapeOf(2)), dy = OutputShape(x, w);
+    const char* const of_dy = channels_last_ ? "the shape of the output of Conv with channels last"
+                                             : "the shape of the output of Conv";
+    const char* const of_w =
+        channels_last_ ? "[M], kernel_shape and [C / group]" : "[M, C / group] and kernel_shape";
+    conv_grad_.Run(
+        {types.data, channels_last_, x, w, dy, c.Data(0, InMemory(dy), of_dy), c.DataLikeX(1),
+         c.Data(2, InMemory(w), of_w), c.OutputLikeX(0), c.Output(1, InMemory(w)), c.Output(2, Vector(w[0]))},
+        device);
   }
 
  private:
@@ -56,13 +64,27 @@ class ConvGradNode final : public DeviceOnlyNode {
                           std::to_string(count) + " values of " + std::to_string(least) + " or more");
   }
 
+  // A shape with channels as the second dimension as that of an array of the node.
+  Shape InMemory(Shape shape) const {
+    if (channels_last_) std::rotate(shape.begin() + 1, shape.begin() + 2, shape.end());
+    return shape;
+  }
+
+  Shape XShape(Shape x) const {
+    const int64_t group = attributes_.group;
+    const bool has_rank = x.size() == kernel_.size() + 2;
+    if (!has_rank || x[channels_last_ ? x.size() - 1 : 1] % group != 0) {
+      const std::string spatial = std::to_string(kernel_.size()) + " spatial dimensions";
+      throw InvalidArgument("X has shape " + ToString(x) + "; expected " +
+                            (channels_last_ ? "[N], " + spatial + " and [C]" : "[N, C] and " + spatial) +
+                            ", with C a multiple of group, " + std::to_string(group));
+    }
+    if (channels_last_) std::rotate(x.begin() + 1, x.end() - 1, x.end());
+    return x;
+  }
+
   Shape WeightShape(const Shape& x, const Shape& w) const {
     const int64_t group = attributes_.group;
-    if (x.size() != kernel_.size() + 2 || x[1] % group != 0) {
-      throw InvalidArgument("X has shape " + ToString(x) + "; expected [N, C] and " +
-                            std::to_string(kernel_.size()) +
-                            " spatial dimensions, with C a multiple of group, " + std::to_string(group));
-    }
     if (w.empty() || w[0] % group != 0) {
       throw InvalidArgument("W has shape " + ToString(w) +
                             "; expected a first dimension that is a multiple of group, " +
@@ -87,6 +109,7 @@ class ConvGradNode final : public DeviceOnlyNode {
 
   const cuda::ConvAttributes attributes_;
   const Shape kernel_;
+  const bool channels_last_;
   const cuda::ConvGrad conv_grad_;
 };
 

@@ -34,6 +34,8 @@ struct Parameter {
 class NodeAttributes {
  public:
   NodeAttributes(const OrtApi* api, const OrtKernelInfo* info) : api_(api), info_(info) {}
+  // True if there is an attribute of the name, of a type of those below.
+  bool Has(const char* name) const;
   // Throw InvalidArgument if the attribute is missing or has another type. GetFlag requires 0 or 1.
   double GetFloat(const char* name) const;
   bool GetFlag(const char* name) const;

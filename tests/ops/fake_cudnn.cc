@@ -3,6 +3,9 @@
 //   FAKE_CUDNN_FAIL=cudnnCreate   this function returns an error
 //   FAKE_CUDNN_VERSION=8902       the version
 //   FAKE_CUDNN_CHOICE=none        no algorithm is proposed
+//   FAKE_CUDNN_LAYOUT=last        no array may have channels first
+//   FAKE_CUDNN_TF32=1             float has to be multiplied in TF32; otherwise it must not
+// With channels last it takes two spatial dimensions and one group, and no double.
 // Declared here as in cuDNN's headers, and not by ops/cuda/cudnn.hpp.
 #include <cstdint>
 #include <cstdlib>
@@ -41,8 +44,24 @@ struct Handle {
   void* stream;
 };
 struct Tensor {
-  int type;
-  std::vector<int> dims;
+  int type = 0;
+  std::vector<int> dims, strides;  // of [N, C, *spatial], whatever the order in memory
+  bool last = false;               // the channels, in memory
+
+  Tensor() = default;
+  Tensor(int of, int rank, const int* sizes, bool channels_last)
+      : type(of), dims(sizes, sizes + rank), strides(dims.size()), last(channels_last) {
+    int stride = last ? dims[1] : 1;
+    for (size_t i = dims.size(); i-- > 2; stride *= dims[i]) strides[i] = stride;
+    strides[1] = last ? 1 : stride;
+    strides[0] = last ? stride : stride * dims[1];
+  }
+  // The offset of an element at three spatial indices.
+  size_t At(int n, int channel, const int* places) const {
+    int offset = n * strides[0] + channel * strides[1];
+    for (size_t i = 2; i < dims.size(); ++i) offset += places[i + 3 - dims.size()] * strides[i];
+    return static_cast<size_t>(offset);
+  }
 };
 struct Convolution {
   std::vector<int> pads, strides, dilations;
@@ -90,7 +109,6 @@ int ForEachProduct(const Tensor& x, const Tensor& w, const Tensor& dy, const Con
     if (out[to] != (in[to] + 2 * pad[to] - window) / step[to] + 1) return kShapeMismatch;
   }
   const int places = out[0] * out[1] * out[2], taps = kernel[0] * kernel[1] * kernel[2];
-  const int image = in[0] * in[1] * in[2];
   for (int n = 0; n < x.dims[0]; ++n) {
     for (int m = 0; m < dy.dims[1]; ++m) {
       for (int place = 0; place < places; ++place) {
@@ -98,18 +116,13 @@ int ForEachProduct(const Tensor& x, const Tensor& w, const Tensor& dy, const Con
           for (int tap = 0; tap < taps; ++tap) {
             const int o[3] = {place / (out[1] * out[2]), place / out[2] % out[1], place % out[2]};
             const int t[3] = {tap / (kernel[1] * kernel[2]), tap / kernel[2] % kernel[1], tap % kernel[2]};
-            int at = 0;
+            int at[3];
             bool inside = true;
             for (int i = 0; i < 3; ++i) {
-              const int index = o[i] * step[i] + t[i] * dilation[i] - pad[i];
-              inside = inside && index >= 0 && index < in[i];
-              at = at * in[i] + index;
+              at[i] = o[i] * step[i] + t[i] * dilation[i] - pad[i];
+              inside = inside && at[i] >= 0 && at[i] < in[i];
             }
-            if (!inside) continue;
-            const int channel = m / outputs * channels + k;
-            body(static_cast<size_t>((n * x.dims[1] + channel) * image + at),
-                 static_cast<size_t>((m * channels + k) * taps + tap),
-                 static_cast<size_t>((n * dy.dims[1] + m) * places + place));
+            if (inside) body(x.At(n, m / outputs * channels + k, at), w.At(m, k, t), dy.At(n, m, o));
           }
         }
       }
@@ -137,10 +150,23 @@ void Blend(const Tensor& to, void* data, const std::vector<double>& sums, const 
   }
 }
 
+// The arithmetic that a type has to have.
+int MathOf(int type) {
+  if (type == 0) return Is("FAKE_CUDNN_TF32", "1") ? 0 : 3;
+  return type == 1 ? 0 : 1;
+}
+
+// Tests whether all three have one layout, and cuDNN takes it.
+bool Takes(const Tensor& x, const Tensor& w, const Tensor& dy, const Convolution& c) {
+  if (x.last != w.last || x.last != dy.last) return false;
+  if (!x.last) return !Is("FAKE_CUDNN_LAYOUT", "last");
+  return x.type != 1 && x.dims.size() == 4 && c.groups == 1;
+}
+
 // False for what the ops must not take: see Propose.
 bool Runs(int algorithm, const Convolution& c, int type, void* workspace, size_t bytes) {
-  const bool exact = type == 0 ? c.math == 3 : type == 1 ? c.math == 0 : c.math == 1;
-  if (!exact || (algorithm == 1 ? bytes != 0 : algorithm != 5 || bytes != kWorkspace)) return false;
+  if (c.math != MathOf(type) || (algorithm == 1 ? bytes != 0 : algorithm != 5 || bytes != kWorkspace))
+    return false;
   std::memset(workspace, 0xff, bytes);
   return true;
 }
@@ -154,16 +180,18 @@ struct Performance {
 };
 
 // The fastest is not deterministic, the next is not supported, one needs too much memory, one rounds to half.
-int Propose(const Tensor& x, int count, int* returned, Performance* performances) {
-  const int math = x.type == 0 ? 3 : x.type == 1 ? 0 : 1;
+// With channels last the others are not supported.
+int Propose(const Tensor& x, const Tensor& w, const Tensor& dy, const Convolution& c, int count,
+            int* returned, Performance* performances) {
+  const int math = MathOf(x.type), with_last = x.last ? kNotSupported : kSuccess;
   const Performance all[] = {{0, 0, 1, 0, 0, math, {}},
                              {2, kNotSupported, -1, 0, 1, math, {}},
-                             {3, 0, 2, size_t{1} << 40, 1, math, {}},
-                             {4, 0, 3, 0, 1, 2, {}},
-                             {5, 0, 4, kWorkspace, 1, math, {}},
+                             {3, with_last, 2, size_t{1} << 40, 1, math, {}},
+                             {4, with_last, 3, 0, 1, 2, {}},
+                             {5, with_last, 4, kWorkspace, 1, math, {}},
                              {1, 0, 5, 0, 1, math, {}}};
   *returned = 0;
-  if (Is("FAKE_CUDNN_CHOICE", "none")) return kNotSupported;
+  if (Is("FAKE_CUDNN_CHOICE", "none") || !Takes(x, w, dy, c)) return kNotSupported;
   for (const Performance& performance : all) {
     if (*returned < count) performances[(*returned)++] = performance;
   }
@@ -212,16 +240,17 @@ FAKE(int, cudnnSetStream, void* handle, void* stream) {
 }
 FAKE(int, cudnnSetTensorNdDescriptor, void* tensor, int type, int rank, const int dims[],
      const int strides[]) {
-  if (rank < 4 || strides[rank - 1] != 1) return kBadParam;
-  for (int i = 0; i + 1 < rank; ++i) {
-    if (strides[i] != strides[i + 1] * dims[i + 1]) return kNotSupported;
-  }
-  As<Tensor>(tensor) = {type, {dims, dims + rank}};
+  if (rank < 4) return kBadParam;
+  const std::vector<int> all(strides, strides + rank);
+  Tensor result(type, rank, dims, false);
+  if (result.strides != all) result = {type, rank, dims, true};
+  if (result.strides != all) return kNotSupported;
+  As<Tensor>(tensor) = result;
   return Result("cudnnSetTensorNdDescriptor");
 }
 FAKE(int, cudnnSetFilterNdDescriptor, void* filter, int type, int format, int rank, const int dims[]) {
-  if (rank < 4 || format != 0) return kBadParam;
-  As<Tensor>(filter) = {type, {dims, dims + rank}};
+  if (rank < 4 || (format != 0 && format != 1)) return kBadParam;
+  As<Tensor>(filter) = {type, rank, dims, format == 1};
   return Result("cudnnSetFilterNdDescriptor");
 }
 FAKE(int, cudnnSetConvolutionNdDescriptor, void* convolution, int rank, const int pads[], const int strides[],
@@ -239,23 +268,31 @@ FAKE(int, cudnnSetConvolutionMathType, void* convolution, int math) {
   As<Convolution>(convolution).math = math;
   return Result("cudnnSetConvolutionMathType");
 }
-FAKE(int, cudnnGetConvolutionBackwardFilterAlgorithm_v7, void*, void* x, void*, void*, void*, int count,
-     int* returned, Performance* performances) {
+FAKE(int, cudnnGetConvolutionBackwardFilterAlgorithm_v7, void*, void* x, void* dy, void* convolution, void* w,
+     int count, int* returned, Performance* performances) {
   const int result = Creates("cudnnGetConvolutionBackwardFilterAlgorithm_v7");
-  return result != kSuccess ? result : Propose(As<Tensor>(x), count, returned, performances);
+  if (result != kSuccess) return result;
+  return Propose(As<Tensor>(x), As<Tensor>(w), As<Tensor>(dy), As<Convolution>(convolution), count, returned,
+                 performances);
 }
-FAKE(int, cudnnGetConvolutionBackwardDataAlgorithm_v7, void*, void* w, void*, void*, void*, int count,
-     int* returned, Performance* performances) {
+FAKE(int, cudnnGetConvolutionBackwardDataAlgorithm_v7, void*, void* w, void* dy, void* convolution, void* x,
+     int count, int* returned, Performance* performances) {
   const int result = Creates("cudnnGetConvolutionBackwardDataAlgorithm_v7");
-  return result != kSuccess ? result : Propose(As<Tensor>(w), count, returned, performances);
+  if (result != kSuccess) return result;
+  return Propose(As<Tensor>(x), As<Tensor>(w), As<Tensor>(dy), As<Convolution>(convolution), count, returned,
+                 performances);
 }
-FAKE(int, cudnnGetConvolutionBackwardFilterWorkspaceSize, void*, void*, void*, void*, void*, int algorithm,
-     size_t* bytes) {
+FAKE(int, cudnnGetConvolutionBackwardFilterWorkspaceSize, void*, void* x, void* dy, void* convolution,
+     void* w, int algorithm, size_t* bytes) {
+  if (!Takes(As<Tensor>(x), As<Tensor>(w), As<Tensor>(dy), As<Convolution>(convolution)))
+    return kNotSupported;
   *bytes = algorithm == 5 ? kWorkspace : 0;
   return Result("cudnnGetConvolutionBackwardFilterWorkspaceSize");
 }
-FAKE(int, cudnnGetConvolutionBackwardDataWorkspaceSize, void*, void*, void*, void*, void*, int algorithm,
-     size_t* bytes) {
+FAKE(int, cudnnGetConvolutionBackwardDataWorkspaceSize, void*, void* w, void* dy, void* convolution, void* x,
+     int algorithm, size_t* bytes) {
+  if (!Takes(As<Tensor>(x), As<Tensor>(w), As<Tensor>(dy), As<Convolution>(convolution)))
+    return kNotSupported;
   *bytes = algorithm == 5 ? kWorkspace : 0;
   return Result("cudnnGetConvolutionBackwardDataWorkspaceSize");
 }
@@ -264,7 +301,9 @@ FAKE(int, cudnnConvolutionBackwardFilter, void* handle, const void* alpha, void*
      const void* beta, void* dw, void* dw_data) {
   const Tensor &tx = As<Tensor>(x), &tdy = As<Tensor>(dy), &tdw = As<Tensor>(dw);
   const Convolution& c = As<Convolution>(convolution);
-  if (handle == nullptr || !Runs(algorithm, c, tx.type, workspace, bytes)) return kNotSupported;
+  if (handle == nullptr || !Runs(algorithm, c, tx.type, workspace, bytes) || !Takes(tx, tdw, tdy, c)) {
+    return kNotSupported;
+  }
   std::vector<double> sums(CountOf(tdw));
   const int result = ForEachProduct(tx, tdw, tdy, c, [&](size_t i, size_t j, size_t k) {
     sums[j] += Load(tx.type, x_data, i) * Load(tdy.type, dy_data, k);
@@ -278,7 +317,9 @@ FAKE(int, cudnnConvolutionBackwardData, void* handle, const void* alpha, void* w
      const void* beta, void* dx, void* dx_data) {
   const Tensor &tw = As<Tensor>(w), &tdy = As<Tensor>(dy), &tdx = As<Tensor>(dx);
   const Convolution& c = As<Convolution>(convolution);
-  if (handle == nullptr || !Runs(algorithm, c, tw.type, workspace, bytes)) return kNotSupported;
+  if (handle == nullptr || !Runs(algorithm, c, tw.type, workspace, bytes) || !Takes(tdx, tw, tdy, c)) {
+    return kNotSupported;
+  }
   std::vector<double> sums(CountOf(tdx));
   const int result = ForEachProduct(tdx, tw, tdy, c, [&](size_t i, size_t j, size_t k) {
     sums[i] += Load(tw.type, w_data, j) * Load(tdy.type, dy_data, k);

@@ -32,6 +32,7 @@ pytestmark = only_linux
 
 HERE = Path(__file__).parent
 INPUTS, OUTPUTS = ("dY", "X", "W"), ("dX", "dW", "dB")
+LAYOUTS = ("channels first", "channels last")
 TYPES = {
     "float": (np.dtype(np.float32), TensorProto.FLOAT, 1e-6),
     "double": (np.dtype(np.float64), TensorProto.DOUBLE, 1e-13),
@@ -117,13 +118,24 @@ def feeds_of(x, w, attributes, kind="float", seed=0):
     return {name: rng.standard_normal(shape).astype(dtype).astype(np.float64) for name, shape in shapes.items()}
 
 
-def check(library, x, w, attributes, kind="float", outputs=OUTPUTS, chunks=1):
+def in_layout(arrays, channels_last):
+    """The arrays, of which those with channels have them second."""
+    return {
+        name: np.moveaxis(array, 1, -1) if channels_last and array.ndim > 1 else array
+        for name, array in arrays.items()
+    }
+
+
+def check(library, x, w, attributes, kind="float", outputs=OUTPUTS, chunks=1, channels_last=False):
     attributes = attributes_of(w, attributes)
     feeds = feeds_of(x, w, attributes, kind)
-    session = session_of(library, model_of(len(x), attributes, outputs, kind))
-    results = dict(zip(filter(None, outputs), session.run(None, feeds), strict=True))
+    layout = {"channels_last": 1} if channels_last else {}
+    session = session_of(library, model_of(len(x), attributes | layout, outputs, kind))
+    arrays = session.run(None, in_layout(feeds, channels_last))
+    results = dict(zip(filter(None, outputs), arrays, strict=True))
     bound = TYPES[kind][2] * chunks
-    for name, expected in zip(OUTPUTS, conv_grad(**feeds, **attributes), strict=True):
+    exact = dict(zip(OUTPUTS, conv_grad(**feeds, **attributes), strict=True))
+    for name, expected in in_layout(exact, channels_last).items():
         if name in outputs:
             assert results[name].shape == expected.shape
             assert np.abs(results[name] - expected).max() <= bound * np.abs(expected).max(), name
@@ -131,30 +143,34 @@ def check(library, x, w, attributes, kind="float", outputs=OUTPUTS, chunks=1):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("kind", TYPES)
-def test_gradients(library, case, kind):
+@pytest.mark.parametrize("channels_last", [False, True], ids=LAYOUTS)
+def test_gradients(library, case, kind, channels_last):
     """Of a batch in several calls, dW is rounded after each."""
-    check(library, *case, kind, chunks=3 if case[0][0] > 3 else 1)
+    check(library, *case, kind, chunks=3 if case[0][0] > 3 else 1, channels_last=channels_last)
 
 
 @pytest.mark.parametrize(
     "outputs", [("dX",), ("", "dW"), ("", "", "dB"), ("dX", "", "dB"), ("", "dW", "dB")], ids=str
 )
-@pytest.mark.parametrize("case", ["3x3", "pads differ"])
-def test_outputs_left_out(library, case, outputs):
-    check(library, *CASES[case], outputs=outputs)
+@pytest.mark.parametrize("case", ["3x3", "pads differ", "group"])
+@pytest.mark.parametrize("channels_last", [False, True], ids=LAYOUTS)
+def test_outputs_left_out(library, case, outputs, channels_last):
+    check(library, *CASES[case], outputs=outputs, channels_last=channels_last)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 6, 5), (2, 3, 0, 5), (2, 0, 6, 5)], ids=str)
-def test_empty(library, shape):
+@pytest.mark.parametrize("channels_last", [False, True], ids=LAYOUTS)
+def test_empty(library, shape, channels_last):
     """Without elements of X the gradients of the weights are zero, and that of a bias may be none."""
     w = (4, shape[1], 3, 3)
     attributes = attributes_of(w, {"pads": [2, 1, 2, 1]})
     feeds = feeds_of((2, *shape[1:]), w, attributes)
     feeds = {name: array if name == "W" else array[: shape[0]] for name, array in feeds.items()}
-    dx, dw, db = session_of(library, model_of(4, attributes)).run(None, feeds)
-    assert dx.shape == shape
-    np.testing.assert_array_equal(dx, np.zeros(shape))
-    np.testing.assert_array_equal(dw, np.zeros(w))
+    model = model_of(4, attributes | {"channels_last": int(channels_last)})
+    dx, dw, db = session_of(library, model).run(None, in_layout(feeds, channels_last))
+    zeros = in_layout({"dX": np.zeros(shape), "dW": np.zeros(w)}, channels_last)
+    np.testing.assert_array_equal(dx, zeros["dX"], strict=True)
+    np.testing.assert_array_equal(dw, zeros["dW"], strict=True)
     np.testing.assert_allclose(db, feeds["dY"].sum(axis=(0, 2, 3)), atol=1e-5)
 
 
@@ -166,15 +182,18 @@ def test_no_output_channels(library):
     assert (dw.shape, db.shape) == ((0, 3, 1, 1), (0,))
 
 
-def test_later_runs_create_nothing(library):
+@pytest.mark.parametrize("case", ["pads differ", "group"])
+@pytest.mark.parametrize("channels_last", [False, True], ids=LAYOUTS)
+def test_later_runs_create_nothing(library, case, channels_last):
     """A captured CUDA graph may contain only what a run with the same shapes has created before."""
-    x, w, attributes = CASES["pads differ"]
+    x, w, attributes = CASES[case]
     attributes = attributes_of(w, attributes)
-    session = session_of(library, model_of(4, attributes))
+    session = session_of(library, model_of(4, attributes | {"channels_last": int(channels_last)}))
     calls = ctypes.CDLL(str(library.with_name("libfake_cudnn.so"))).fake_cudnn_calls_that_create
     counts, bits = [], []
     for samples in (2, 5, 2, 5, 5):
-        results = session.run(None, feeds_of((samples, *x[1:]), w, attributes, seed=samples))
+        feeds = feeds_of((samples, *x[1:]), w, attributes, seed=samples)
+        results = session.run(None, in_layout(feeds, channels_last))
         counts.append(calls())
         bits.append([result.tobytes() for result in results])
     assert counts[0] < counts[1] == counts[2] == counts[3] == counts[4]
@@ -194,11 +213,21 @@ def test_concurrent_runs(library):
     assert all(results)
 
 
+@pytest.mark.parametrize("case", ["3x3", "1-d", "pads differ", "divided"])
+def test_cudnn_computes_with_channels_last(library, case, monkeypatch):
+    """What it takes is not transposed, and the rest is."""
+    monkeypatch.setenv("FAKE_CUDNN_LAYOUT", "last")
+    check(library, *CASES[case], chunks=3, channels_last=True)
+    with pytest.raises(Exception, match="cudnnGetConvolutionBackwardFilterWorkspaceSize failed"):
+        check(library, *CASES["group"], channels_last=True)
+
+
 @pytest.mark.parametrize("case", ["3x3", "1-d"])
-def test_no_algorithm_is_proposed(library, case, monkeypatch):
+@pytest.mark.parametrize("channels_last", [False, True], ids=LAYOUTS)
+def test_no_algorithm_is_proposed(library, case, channels_last, monkeypatch):
     """Algorithm 1 is deterministic, and for all shapes."""
     monkeypatch.setenv("FAKE_CUDNN_CHOICE", "none")
-    check(library, *CASES[case])
+    check(library, *CASES[case], channels_last=channels_last)
 
 
 def test_the_op_of_a_differentiated_model(library, monkeypatch):
@@ -235,14 +264,26 @@ WRONG_SHAPES = {
 }
 
 
+WRONG_SHAPES_LAST = {
+    "dY": (
+        (2, 6, 6, 4),
+        "dY has shape [2,6,6,4]; expected [2,6,5,4], the shape of the output of Conv with channels last",
+    ),
+    "X": ((2, 6, 5, 4), "W has shape [4,3,3,3]; expected [4,3,3,4], [M], kernel_shape and [C / group]"),
+    "W": ((4, 3, 2, 3), "W has shape [4,3,2,3]; expected [4,3,3,3], [M], kernel_shape and [C / group]"),
+}
+
+
 @pytest.mark.parametrize("name", WRONG_SHAPES)
-def test_wrong_shapes(library, name):
+@pytest.mark.parametrize("channels_last", [False, True], ids=LAYOUTS)
+def test_wrong_shapes(library, name, channels_last):
     x, w, attributes = CASES["3x3"]
     attributes = attributes_of(w, attributes)
-    shape, message = WRONG_SHAPES[name]
-    feeds = feeds_of(x, w, attributes) | {name: np.zeros(shape)}
+    shape, message = (WRONG_SHAPES_LAST if channels_last else WRONG_SHAPES)[name]
+    feeds = in_layout(feeds_of(x, w, attributes), channels_last) | {name: np.zeros(shape)}
+    model = model_of(4, attributes | {"channels_last": int(channels_last)})
     with pytest.raises(Exception, match=r"bngrad\.ConvGrad, node 'the_node'") as error:
-        session_of(library, model_of(4, attributes)).run(None, feeds)
+        session_of(library, model).run(None, feeds)
     assert str(error.value).endswith(message)
 
 
@@ -251,6 +292,9 @@ WRONG_ATTRIBUTES = [
     ({"dilations": [1, 0]}, "attribute dilations is [1,0]; expected 2 values of 1 or more"),
     ({"pads": [1, 1, -1, 1]}, "attribute pads is [1,1,-1,1]; expected 4 values of 0 or more"),
     ({"group": 0}, "attribute group is 0; expected 1 or more"),
+    ({"channels_last": 2}, "attribute channels_last is 2; expected 0 or 1"),
+    ({"channels_last": 1.0}, "attribute channels_last is missing or not of type int"),
+    ({"channels_last": "yes"}, "attribute channels_last is missing or not of type int"),
     (
         {"kernel_shape": [1] * 4, "strides": [1] * 4, "dilations": [1] * 4, "pads": [0] * 8},
         "attribute kernel_shape is [1,1,1,1]; on a GPU it has 1 to 3 values. Leave out --conv-grad",
@@ -267,21 +311,27 @@ def test_wrong_attributes(library, wrong, message):
 
 
 @pytest.mark.parametrize(
-    ("x", "message"),
+    ("x", "channels_last", "message"),
     [
         (
             (2, 5, 6, 5),
+            0,
             "X has shape [2,5,6,5]; expected [N, C] and 2 spatial dimensions, with C a multiple of group, 2",
         ),
-        ((2, 2, 60, 50), "has 12000 elements, and W 36; cuDNN takes at most 3000. Leave out --conv-grad"),
+        (
+            (2, 6, 5, 5),
+            1,
+            "X has shape [2,6,5,5]; expected [N], 2 spatial dimensions and [C], with C a multiple of group, 2",
+        ),
+        ((2, 2, 60, 50), 0, "has 12000 elements, and W 36; cuDNN takes at most 3000. Leave out --conv-grad"),
     ],
-    ids=["group", "large"],
+    ids=["group", "group, channels last", "large"],
 )
-def test_refused_data(library, x, message):
+def test_refused_data(library, x, channels_last, message):
     attributes = attributes_of((4, 1, 3, 3), {"pads": [1, 1, 1, 1], "group": 2})
     feeds = feeds_of((2, 2, *x[2:]), (4, 1, 3, 3), attributes) | {"X": np.zeros(x)}
     with pytest.raises(Exception, match=r"bngrad\.ConvGrad, node 'the_node'") as error:
-        session_of(library, model_of(4, attributes)).run(None, feeds)
+        session_of(library, model_of(4, attributes | {"channels_last": channels_last})).run(None, feeds)
     assert message in str(error.value)
 
 
