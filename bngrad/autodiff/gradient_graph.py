@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.autodiff.loss_and_wrt import reaching_values
+from bngrad.autodiff.loss_and_wrt import IndependentError
 from bngrad.autodiff.prepare_forward import is_trained, name_nodes
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
-from bngrad.graph.node_makers import NodesAtEnd
+from bngrad.graph.node_makers import NodesAtEnd, NodesBefore
 from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.nodes import PRODUCT, describe
+from bngrad.graph.shapes import shape_of, zeros
 from bngrad.graph.subgraphs import captured_values, detach, nodes_of, subgraphs
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.options import ForwardOptions
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from bngrad.autodiff.gradient_request import GradientRequest
-    from bngrad.autodiff.training_graph import Training
 
 _DOMAIN = "bngrad.gradient"
 """The domain of the functions that compute gradients, until they are inlined."""
@@ -46,6 +45,34 @@ def replace_gradient(model: ir.Model, request: GradientRequest, named: Collectio
         model: The model.
         request: The Gradient.
         named: The values that it and others name.
+    """
+    for _ in request.wrt:
+        try:
+            _replace(model, request, named)
+        except IndependentError as error:
+            _make_zeros(model, request, error.names)
+        else:
+            return
+    model.graph.remove(request.node, safe=True)
+
+
+def _make_zeros(model: ir.Model, request: GradientRequest, names: Collection[str]) -> None:
+    """Replaces the gradients with respect to what y does not depend on, and leaves them out of the outputs."""
+    node = request.node
+    make = NodesBefore(node, Names(model), node.name or "Gradient")
+    for x, operand, output in zip(request.xs, node.inputs, node.outputs, strict=False):
+        if x in names and output.name and operand is not None:
+            result = zeros(make, shape_of(make, operand), dtype_of(operand))
+            result.shape, name = operand.shape, output.name
+            ir.convenience.replace_all_uses_with([output], [result], replace_graph_outputs=True)
+            output.name, result.name = "", name
+
+
+def _replace(model: ir.Model, request: GradientRequest, named: Collection[ir.Value]) -> None:
+    """Replaces a Gradient whose y depends on all of ``wrt``.
+
+    Raises:
+        IndependentError: y does not; nothing is changed.
     """
     node, graph = request.node, model.graph
     computed = request.nodes if request.is_at_named_values else []
@@ -87,10 +114,13 @@ def _function(
     new_names = dict(zip(needed, (str(value.name) for value in part.graph.outputs), strict=True))
     frozen = [str(node.name) for node in part.graph if is_of_onnx(node) and not is_trained(node)]
     try:
-        training = _differentiated(part, new_names[request.y], request.wrt, frozen)
+        options = ForwardOptions(loss=new_names[request.y], wrt=request.wrt, frozen=frozen)
+        training = training_graph(part, options)
         result, _ = pipeline.for_target(
             training.model, target="stock", functions=False, fuse=False, recognize=False, in_place=True, last=False
         )
+    except IndependentError:
+        raise
     except ModelError as error:
         raise UnsupportedNodeError(f"{describe(request.node)} cannot be rewritten: {error}") from error
     graph = result.graph
@@ -131,39 +161,6 @@ def _forward(model: ir.Model, request: GradientRequest, outputs: Sequence[str]) 
     return part
 
 
-def _differentiated(part: ir.Model, name: str, wrt: Sequence[str], frozen: Sequence[str]) -> Training:
-    """Returns the training graph of y, in which what y does not depend on has the gradient 0.
-
-    Raises:
-        ModelError: As `training_graph`.
-    """
-    values = {value.name: value for value in (*part.graph.inputs, *part.graph.outputs)}
-    y, xs = values[name], [values[x] for x in wrt]
-    reaching = reaching_values(y)
-    options = ForwardOptions(wrt=wrt, frozen=frozen)
-    try:
-        return training_graph(part, options, loss=_also_of(part, y, [x for x in xs if x not in reaching]))
-    except UnsupportedNodeError:
-        raise
-    except ModelError:
-        # A path may end at a node that has its gradient in another form, such as a batch norm's at its bias.
-        return training_graph(part, options, loss=_also_of(part, y, xs))
-
-
-def _also_of(part: ir.Model, y: ir.Value, xs: Sequence[ir.Value]) -> str:
-    """Returns the name of y, or of a copy that is also a function of other floats, which it multiplies by 0."""
-    floats = [x for x in xs if x.dtype in SUPPORTED_DTYPES]
-    if not floats:
-        return str(y.name)
-    make = NodesAtEnd(part.graph, Names(part), "bngrad_independent")
-    products = [make.typed("Mul", x, make.constant(0, dtype_of(x))) for x in floats]
-    zeros = [make.cast(make.op("ReduceSum", product, keepdims=0), dtype_of(y)) for product in products]
-    copy = make.op("Sum", y, *zeros)
-    copy.type, copy.shape = y.type, y.shape
-    part.graph.outputs.append(copy)
-    return str(copy.name)
-
-
 def _operand(model: ir.Model, value: ir.Value, request: GradientRequest) -> ir.Value:
     """Returns the value in a model for an input or initializer of the training graph of a part of it."""
     name = str(value.name)
@@ -174,7 +171,11 @@ def _operand(model: ir.Model, value: ir.Value, request: GradientRequest) -> ir.V
     source = request.values.get(name)
     if source is not None and source.producer() is None and _is_same(value.const_value, source.const_value):
         return source
-    assert value.const_value is not None, "inputs that are new are constants with a default"  # noqa: S101
+    if value.const_value is None:
+        raise UnsupportedNodeError(
+            f"{describe(request.node)} cannot be rewritten: it needs an input {name!r}, since other nodes "
+            "read the running statistic of the batch norm; expected one that nothing else reads"
+        )
     return new_initializer(model.graph, Names(model).fresh(name), value.const_value)
 
 

@@ -34,6 +34,15 @@ _BATCH_NORMS = ("BatchNormalization", "BatchNormInternal", "BatchNormalizationTr
 """Forward batch norms, whose outputs after the first are statistics."""
 
 
+class IndependentError(ModelError):
+    """The loss does not depend on some values in a way that has a gradient."""
+
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message)
+        self.names = names
+        """The names of the values."""
+
+
 def find_loss(model: ir.Model, name: str | None) -> ir.Value:
     """Returns the loss: a float value of one element that a node of the main graph computes.
 
@@ -83,7 +92,8 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         loss: The loss.
 
     Raises:
-        ModelError: A name is unknown or not a float, the loss does not depend on it, or there are no weights.
+        IndependentError: The loss does not depend on a named value.
+        ModelError: A name is unknown or not a float, or there are no weights.
     """
     graph = model.graph
     sources = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
@@ -115,7 +125,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         if not _is_float(value):
             raise ModelError(f"{_typed(value)} has no gradient; expected a float")
         if value not in reaching:
-            raise ModelError(f"loss {loss.name!r} does not depend on {name!r}{why_no_gradient(value)}")
+            raise IndependentError(f"loss {loss.name!r} does not depend on {name!r}{why_no_gradient(value)}", [name])
         wrt.append(value)
     return wrt
 

@@ -13,6 +13,7 @@ from bngrad.autodiff.dependence import moving_in_body, moving_values, reaching
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
 from bngrad.autodiff.fused_ops import UNKNOWN_FORM
 from bngrad.autodiff.hidden_paths import refuse_hidden_paths
+from bngrad.autodiff.loss_and_wrt import IndependentError
 from bngrad.autodiff.rules.without_rule import OURS_WITHOUT_RULE, WITHOUT_RULE
 from bngrad.autodiff.schema_versions import version_refusal
 from bngrad.autodiff.ties import Ties
@@ -54,13 +55,16 @@ def add_gradients(
     Raises:
         UnsupportedNodeError: Nodes between the loss and ``wrt`` have no gradient; the message names the first and
             lists the op types of the others.
-        ModelError: The loss does not depend on one of ``wrt`` in a differentiable way, or an output has a
-            gradient's name.
+        IndependentError: The loss does not depend on one of ``wrt`` in a differentiable way.
+        ModelError: An output has a gradient's name.
     """
     moving = moving_values(model.graph, wrt)
     if loss not in moving:
-        names = ", ".join(repr(value.name) for value in wrt)
-        raise ModelError(f"the loss {loss.name!r} does not depend on {names} in a way that has a gradient")
+        names = [str(value.name) for value in wrt]
+        listed_names = ", ".join(map(repr, names))
+        raise IndependentError(
+            f"the loss {loss.name!r} does not depend on {listed_names} in a way that has a gradient", names
+        )
     refuse_taken_names((str(output.name) for output in model.graph.outputs), (str(value.name) for value in wrt))
     refuse_hidden_paths(loss, moving)
     return _Walk(_Model(model), model.graph, moving).run(loss, wrt, seed)
@@ -140,9 +144,10 @@ class _Walk:
         outputs: dict[str, str] = {}
         for value, gradient in zip(wrt, gradients, strict=True):
             if gradient is None:
-                raise ModelError(
+                raise IndependentError(
                     f"the loss {loss.name!r} does not depend on {value.name!r} in a way that has a gradient"
-                    f"{why_no_gradient(value)}"
+                    f"{why_no_gradient(value)}",
+                    [str(value.name)],
                 )
             self._graph.outputs.append(gradient)
             outputs[str(value.name)] = str(gradient.name)

@@ -228,6 +228,24 @@ def test_two_gradients_of_a_batch_norm():
         np.testing.assert_allclose(others[name], value, rtol=1e-5, atol=1e-6)
 
 
+def test_running_statistics_have_the_gradient_0():
+    text = BATCH_NORM.replace("float[2] ds, float[4, 2, 3] dx", "float[2] ds, float[2] dm")
+    shapes = {"x": (4, 2, 3), "s": (2,), "b": (2,), "t": (4, 2, 3), "m": (2,)}
+    feeds = {**drawn(shapes), "v": np.float32([0.5, 2])}
+    both = parse(text.format(gradient=gradient("s, m", "ds, dm", xs=["s", "m"], y="y")))
+    values = run(bngrad.rewrite(both), feeds)
+    of_scale = parse(text.format(gradient=gradient("s", "ds", xs=["s"], y="y") + " dm = Neg (m)"))
+    np.testing.assert_array_equal(values["ds"], run(bngrad.rewrite(of_scale), feeds)["ds"])
+    np.testing.assert_array_equal(values["dm"], [0, 0])
+    shared = text.replace(
+        "b, m, v) a = Tanh (n)",
+        "b, m, v) r = Mul (n, n) k, km, kv = BatchNormalization (r, s, b, m, v) a = Tanh (k)",
+    )
+    message = "it needs an input '.*', since other nodes read the running statistic"
+    with pytest.raises(bngrad.UnsupportedNodeError, match=message):
+        bngrad.rewrite(parse(shared.format(gradient=gradient("s", "ds", xs=["s"], y="y") + " dm = Neg (m)")))
+
+
 def test_a_second_derivative_through_a_batch_norm():
     """In training mode y depends on the bias, but the gradient with respect to the scale may not."""
     text = BATCH_NORM.replace("float y, float[2] ds, float[4, 2, 3] dx", "float e, float[2] dds, float[2] db")
