@@ -23,7 +23,7 @@ class Page(HTMLParser):
 
     def __init__(self, path):
         super().__init__()
-        self.path, self.loaded, self.links, self.ids = path, [], [], set()
+        self.path, self.loaded, self.links, self.ids, self.meta = path, [], [], set(), {}
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
@@ -31,6 +31,8 @@ class Page(HTMLParser):
         self.ids.add(attrs.get("id"))
         if tag == "link" and attrs.get("rel") in ("stylesheet", "icon", "preload", "preconnect"):
             self.loaded.append(attrs["href"])
+        elif tag == "meta":
+            self.meta[attrs.get("name") or attrs.get("property")] = attrs.get("content")
         elif tag == "a" and attrs.get("href"):
             self.links.append(attrs["href"])
         elif tag != "a" and attrs.get("src"):
@@ -46,6 +48,20 @@ def site(tmp_path_factory):
 def test_every_page_is_there(site):
     pages = {str(path.relative_to(DOCS).with_suffix(".html")) for path in DOC_PAGES}
     assert pages | {"404.html"} == set(site)
+
+
+def test_each_page_has_a_description_and_a_card(site):
+    pages = {name: page.meta for name, page in site.items() if name != "404.html"}
+    descriptions = [meta["description"] for meta in pages.values()]
+    assert len(set(descriptions)) == len(descriptions)
+    assert all(20 <= len(text) <= 160 for text in descriptions)
+    for name, meta in pages.items():
+        assert meta["og:description"] == meta["description"], name
+        assert meta["og:url"].endswith(name) or name == "index.html"
+        image = meta["og:image"].removeprefix("https://bngrad.github.io/bngrad/")
+        assert (site["index.html"].path.parent / image).exists()
+    assert pages["index.html"]["og:title"] == "bngrad: Batch-normalization training for ONNX Runtime"
+    assert pages["guides/gpu.html"]["og:title"].endswith(" - bngrad")
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

@@ -3,6 +3,7 @@
 - The navigation is the list of docs/index.md.
 - Links out of docs/ go to the code host.
 - A comment ``<!-- api: NAME -->`` becomes the signature and the docstring of NAME.
+- The first paragraph of a page is its description. The search has guides before tables and measurements.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 _SECTION = re.compile(r"^## (.+)$")
 _ENTRY = re.compile(r"^( *)- \[([^]]+)\]\(([^)#]+\.md)\)")
 _LINK = re.compile(r"(\]\()([^()\s:#]+)((?:#[^()\s]*)?\))")
+_MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|[`*]")
+_MAX_DESCRIPTION = 160
+_BOOSTS = {"guides": 3.0, "explanation": 1.5, "measurements": 0.5, "contributing": 0.5, "reference/coverage": 0.3}
+"""The weights of pages in the search, by folder; 1 for others."""
+
 _API = re.compile(r"^<!-- api: ([\w. ]+) -->$", re.MULTILINE)
 
 
@@ -84,9 +90,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         kind = "tree" if path.is_dir() else "blob"
         return f"{match[1]}{config.repo_url}/{kind}/main/{target}{match[3]}"
 
+    page.meta.setdefault("description", description(markdown))
+    page.meta.setdefault("search", {"boost": _BOOSTS.get(folder, 1.0)})
     fences = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     text = "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in fences)
     return _API.sub(_docstring, text)
+
+
+def description(markdown: str) -> str:
+    """Returns the first paragraph of a page as plain text, cut after a word."""
+    blocks = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL).split("\n\n")
+    paragraphs = [block for block in blocks if re.match(r"[\w`\[*]", block.strip())]
+    text = " ".join(_MARKUP.sub(lambda match: match[1] or "", paragraphs[0] if paragraphs else "").split())
+    text = text.replace('"', "'")  # the theme does not escape it
+    if len(text) <= _MAX_DESCRIPTION:
+        return re.sub(r":$", ".", text)
+    return text[: _MAX_DESCRIPTION - 1].rpartition(" ")[0].rstrip(",;:") + "…"
 
 
 def _docstring(match: re.Match[str]) -> str:

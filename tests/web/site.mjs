@@ -9,7 +9,7 @@ const [folder, executablePath, screenshots, ...chosen] = process.argv.slice(2);
 const all = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html") && name !== "404.html");
 const pages = chosen.length ? chosen : all(); // 404.html is for a server alone
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] }); // a sandbox needs another user than root
-const seen = { console: [], external: [], wide: [], pages: pages.length, found: [] };
+const seen = { console: [], external: [], wide: [], code: [], pages: pages.length, found: [] };
 
 for (const [width, colorScheme] of [[400, "dark"], [1240, "light"]]) {
   const page = await browser.newPage({ viewport: { width, height: 900 }, colorScheme });
@@ -21,6 +21,8 @@ for (const [width, colorScheme] of [[400, "dark"], [1240, "light"]]) {
     await page.goto(pathToFileURL(join(folder, name)).href);
     const wider = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
     if (wider > 0) seen.wide.push(at(wider));
+    const code = await page.$$eval("pre > code", (blocks) => blocks.filter((b) => b.scrollWidth > b.clientWidth + 1).length);
+    if (code > 0) seen.code.push(at(code));
     const path = `${screenshots}/${name.replaceAll("/", "_")}.${width}.png`;
     if (screenshots) await page.screenshot({ path, fullPage: true });
   }
@@ -31,6 +33,20 @@ for (const [width, colorScheme] of [[400, "dark"], [1240, "light"]]) {
   await page.waitForSelector(".md-search-result__item a");
   seen.found.push(await page.$$eval(".md-search-result__item a", (links) => links.map((link) => new URL(link.href).pathname)));
   if (screenshots) await page.screenshot({ path: `${screenshots}/search.${width}.png` });
+  if (width > 400) {
+    await page.fill("input[name=query]", "");
+    await page.click("input[name=query]");
+    await page.keyboard.type("gpu", { delay: 20 });
+    const isFirst = (name) => document.querySelector(".md-search-result__item > a")?.href.includes(name);
+    await page.waitForFunction(isFirst, "/guides/gpu.html", { timeout: 30_000 });
+    await page.goto(pathToFileURL(join(folder, "getting-started.html")).href);
+    seen.copied = await page.evaluate(() => {
+      const block = [...document.querySelectorAll(".language-console")].find((b) => b.textContent.includes("bngrad --version"));
+      const button = block.querySelector(".md-code__button[data-md-type=copy], .md-clipboard");
+      button.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+      return button.dataset.clipboardText;
+    });
+  }
   await page.close();
 }
 await browser.close();

@@ -30,6 +30,14 @@ def test_nothing_is_fetched(seen):
 
 def test_pages_fit(seen):
     assert seen["wide"] == []
+    assert seen["code"] == []
+
+
+def test_copying_takes_the_commands_of_a_console_block(seen):
+    lines = seen["copied"].splitlines()
+    assert lines[-1] == "bngrad --version"
+    assert lines[0].startswith("pip install ")
+    assert not any(line.startswith("$ ") for line in lines)
 
 
 def test_the_search_finds(seen):
