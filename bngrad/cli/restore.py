@@ -39,7 +39,7 @@ _DATA = "Data"
     group=_DATA,
     shell_complete=complete_files(".npz", ".npy"),
     help="Arrays by the names of MODEL's inputs: an .npz file, a folder of .npy files, or NAME=FILE.npy "
-    "(repeatable). Labels may be left out.",
+    "(repeatable). Labels may be left out; other arrays are not used.",
 )
 @option(
     "--batch-size",
@@ -80,20 +80,18 @@ def restore_command(
     Documentation: [Restored batch norms](../guides/restore.md).
     """
     from bngrad.cli.outputs import data_notes
-    from bngrad.cli.statistics_setup import batch_size_of, data_inputs, equal_batches
+    from bngrad.cli.statistics_setup import batch_size_of, data_inputs, equal_batches, load_dataset
     from bngrad.io import files, writing
-    from bngrad.training.dataset import Dataset, load_data
     from bngrad.training.restore_batch_norms import Restoration
 
     source = files.load(model)
     path = writing.check_output(output, model, source)
     restoration = Restoration(source, layers or None, epsilon=epsilon)
     inputs = data_inputs(source)
-    arrays = load_data(data, inputs, optional=[name for name in inputs if name not in restoration.inputs])
-    dataset = Dataset(arrays, {name: spec for name, spec in inputs.items() if name in arrays})
+    dataset, _, notes = load_dataset(data, inputs, [name for name in inputs if name not in restoration.inputs])
     result = restoration.run(equal_batches(dataset, batch_size_of(dataset, batch_size), 0))
     files.save(result.model, path, external_data)
-    print_warnings((), data_notes(path))
+    print_warnings((), [*notes, *data_notes(path)])
     if as_json:
         document: RestoreDocument = {
             "model": str(model),

@@ -47,7 +47,7 @@ _DATA = "Data"
     group=_DATA,
     shell_complete=complete_files(".npz", ".npy"),
     help="Arrays by the names of MODEL's inputs: an .npz file, a folder of .npy files, or NAME=FILE.npy "
-    "(repeatable). Labels may be left out.",
+    "(repeatable). Labels may be left out; other arrays are not used.",
 )
 @option(
     "--batch-size",

@@ -17,7 +17,7 @@ from bngrad.training.options import LossOptions
 from bngrad.training.step_builder import data_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import onnx_ir as ir
     from numpy.typing import NDArray
@@ -85,11 +85,8 @@ def estimate(
     is_optional = loss is None
     loss = _loss_of(with_loss, loss)
     optional = [name for name in inputs if name not in statistics.inputs] if is_optional else []
-    arrays = load_data(sources, inputs, optional=optional)
-    missing = [name for name in inputs if name not in arrays]
-    dataset = Dataset(arrays, {name: spec for name, spec in inputs.items() if name in arrays})
+    dataset, missing, notes = load_dataset(sources, inputs, optional)
     size = batch_size_of(dataset, batch_size)
-    notes = []
     if loss is not None and missing:
         notes.append(f"the data have no {listed(missing)}, so the loss {loss!r} is not compared")
         loss = None
@@ -119,6 +116,29 @@ def equal_batches(dataset: Dataset, size: int, seed: int) -> Iterator[dict[str, 
     count = -(-len(dataset) // size)
     for part in range(count):
         yield from (batch for _, batch in dataset.batches(len(dataset), order, part=part, parts=count))
+
+
+def load_dataset(
+    sources: Sequence[str], inputs: Mapping[str, DataInput], optional: Collection[str]
+) -> tuple[Dataset, list[str], list[str]]:
+    """Reads the samples, of which arrays for other names than those of inputs are left out.
+
+    Args:
+        sources: The data, see `load_data`.
+        inputs: The data inputs.
+        optional: Those that may have no array.
+
+    Returns:
+        The samples, the inputs without an array, and notes.
+
+    Raises:
+        InputError: See `load_data` and `Dataset`.
+    """
+    unused: list[str] = []
+    arrays = load_data(sources, inputs, optional=optional, unused=unused)
+    notes = [f"the data have {listed(unused)}, which the model does not take; not used"] if unused else []
+    missing = [name for name in inputs if name not in arrays]
+    return Dataset(arrays, {name: spec for name, spec in inputs.items() if name in arrays}), missing, notes
 
 
 def data_inputs(model: ir.Model) -> dict[str, DataInput]:

@@ -140,7 +140,11 @@ def permutation(count: int, seed: int, epoch: int) -> Array:
 
 
 def load_data(
-    sources: Sequence[str], inputs: Mapping[str, DataInput], *, optional: Collection[str] = ()
+    sources: Sequence[str],
+    inputs: Mapping[str, DataInput],
+    *,
+    optional: Collection[str] = (),
+    unused: list[str] | None = None,
 ) -> dict[str, Array]:
     """Reads arrays for the data inputs of a step.
 
@@ -149,6 +153,7 @@ def load_data(
             or ``<input>=FILE.npy``.
         inputs: The data inputs.
         optional: The inputs that may have no array.
+        unused: A list that gets the names of arrays that are no data inputs; None to refuse these.
 
     Raises:
         InputError: A file cannot be read, an array is there twice or missing, or there is no such input.
@@ -159,6 +164,9 @@ def load_data(
             if name in arrays:
                 raise InputError(f"{source} has {name!r}, which an earlier --data has, too; give it once")
             arrays[name] = array
+    if unused is not None:
+        unused += [name for name in arrays if name not in inputs]
+        arrays = {name: array for name, array in arrays.items() if name in inputs}
     require_all(arrays, [name for name in inputs if name in arrays or name not in optional])
     return arrays
 

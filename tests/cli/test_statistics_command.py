@@ -79,6 +79,13 @@ def test_batches_are_of_equal_size(command):
     assert err == "bngrad: note: the data have no 'labels', so the loss 'loss' is not compared\n"
 
 
+def test_arrays_that_the_model_does_not_take(command):
+    onnx.save(bngrad.finalize(stacked("float"), {}, outputs=["y"]), "inference.onnx")
+    code, out, err = command("statistics", "inference.onnx", "--data", "train.npz", *OUT)
+    assert (code, err) == (0, "bngrad: note: the data have 'labels', which the model does not take; not used\n")
+    assert len(out.splitlines()) == 3
+
+
 def test_an_appended_loss(command):
     model = bngrad.finalize(stacked("float"), {}, outputs=["y"])
     onnx.save(model, "inference.onnx")
