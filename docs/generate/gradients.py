@@ -104,7 +104,9 @@ def _without_rule() -> str:
     for op in _OPS:
         if op in WITHOUT_RULE:
             ops[WITHOUT_RULE[op]].append(op)
-        elif ("", op) not in {*RULES, *FUSED_OPS} and not (function_versions(op, NEWEST_OPSET) or op.endswith("Grad")):
+        elif ("", op) not in {*RULES, *FUSED_OPS} and not (
+            function_versions(op, NEWEST_OPSET) or op.endswith("Grad")
+        ):
             ops["no rule yet"].append(op)
     return rows_of(
         ["reason", "ops"], [[reason, ", ".join(map("`{}`".format, names))] for reason, names in ops.items()]
