@@ -1,26 +1,12 @@
 #include "cuda/conv_grad.hpp"
 
 #include <algorithm>
-#include <string>
 
 #include "cuda/batch_norm.hpp"
 #include "cuda/conv_copies.hpp"
 
 namespace bngrad::cuda {
 namespace {
-
-// Elements of an array in one call of cuDNN, which counts in int32.
-#if defined(BNGRAD_CUDNN_ELEMENTS)
-constexpr int64_t kMaxElements = BNGRAD_CUDNN_ELEMENTS;  // fewer for the tests
-#else
-constexpr int64_t kMaxElements = INT32_MAX;
-#endif
-
-int64_t CountOf(const Shape& shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
 
 // The sum of each channel by the kernels of a batch norm's dbias: in double, in a fixed order. What they read
 // beside dY has no effect on it.
@@ -42,36 +28,29 @@ ConvGrad::ConvGrad(const ConvAttributes& attributes) : attributes_(attributes) {
 ConvGrad::~ConvGrad() = default;
 
 const ConvPlan& ConvGrad::PlanFor(const ConvGradArguments& a, const CudnnRun& run) const {
-  std::vector<int64_t> key = {a.channels_last};
-  key.insert(key.end(), a.x_shape.begin(), a.x_shape.end());
-  key.insert(key.end(), a.w_shape.begin(), a.w_shape.end());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  std::unique_ptr<ConvPlan>& kept = plans_[key];
-  if (kept == nullptr) kept = MakePlan(attributes_, a, run);
-  return *kept;
+  return plans_[a.channels_last ? 1 : 0].Get(a.x_shape, a.w_shape,
+                                             [&] { return MakePlan(attributes_, a, run); });
 }
 
 // The gradients of some samples; `adds`: dW is added to that of samples before.
 void ConvGrad::RunSamples(const ConvGradArguments& a, bool adds, Device& device) const {
   const CudnnRun run = device.cudnn();
   const ConvPlan& plan = PlanFor(a, run);
-  const double doubles[] = {1, 0};
-  const float floats[] = {1, 0};
-  const bool is_double = a.type == ElementType::kDouble;
-  const void* const unit = is_double ? static_cast<const void*>(&doubles[0]) : &floats[0];
-  const void* const zero = is_double ? static_cast<const void*>(&doubles[1]) : &floats[1];
-  const size_t size = SizeOf(a.type), workspace = std::max(plan.filter.workspace, plan.data.workspace);
-  void* const work = device.Scratch(workspace);
+  const Factors factors(a.type);
+  const size_t size = SizeOf(a.type);
+  const size_t filter_bytes = plan.filter ? plan.filter->workspace : 0;
+  const size_t data_bytes = plan.data ? plan.data->workspace : 0;
+  void* const work = device.Scratch(std::max(filter_bytes, data_bytes));
   const void* x = a.x;
   void* dx = a.dx;
   const ViewDims outside = BoxDims(a.x_shape, a.x_shape, a.channels_last);
-  const ViewDims inside = BoxDims(a.x_shape, plan.padded, a.channels_last);
+  const ViewDims inside = BoxDims(a.x_shape, plan.padded.shape, a.channels_last);
   char* inner = nullptr;
-  if (plan.padded != a.x_shape) {
-    const size_t bytes = static_cast<size_t>(CountOf(plan.padded)) * size;
+  if (plan.padded.shape != a.x_shape) {
+    const size_t bytes = static_cast<size_t>(CountOf(plan.padded.shape)) * size;
     // For X, and then for dX.
     char* const padded = static_cast<char*>(device.Scratch(bytes));
-    inner = padded + static_cast<size_t>(plan.offset) * size;
+    inner = padded + static_cast<size_t>(plan.padded.offset) * size;
     if (a.dw != nullptr) {
       device.Zero(padded, bytes);
       CopyBox(a.type, outside, a.x, inside, inner, device);
@@ -80,34 +59,24 @@ void ConvGrad::RunSamples(const ConvGradArguments& a, bool adds, Device& device)
     if (a.dx != nullptr) dx = padded;
   }
   if (a.dw != nullptr) {
-    BNGRAD_CUDNN(run.cudnn, cudnnConvolutionBackwardFilter, run.handle, unit, plan.x.get(), x, plan.dy.get(),
-                 a.dy, plan.filter.convolution.get(), plan.filter.algorithm, work, plan.filter.workspace,
-                 adds ? unit : zero, plan.w.get(), a.dw);
+    BNGRAD_CUDNN(run.cudnn, cudnnConvolutionBackwardFilter, run.handle, factors.unit, plan.x.get(), x,
+                 plan.dy.get(), a.dy, plan.filter->convolution.get(), plan.filter->algorithm, work,
+                 filter_bytes, adds ? factors.unit : factors.zero, plan.w.get(), a.dw);
   }
   if (a.dx == nullptr) return;
-  BNGRAD_CUDNN(run.cudnn, cudnnConvolutionBackwardData, run.handle, unit, plan.w.get(), a.w, plan.dy.get(),
-               a.dy, plan.data.convolution.get(), plan.data.algorithm, work, plan.data.workspace, zero,
-               plan.x.get(), dx);
+  BNGRAD_CUDNN(run.cudnn, cudnnConvolutionBackwardData, run.handle, factors.unit, plan.w.get(), a.w,
+               plan.dy.get(), a.dy, plan.data->convolution.get(), plan.data->algorithm, work, data_bytes,
+               factors.zero, plan.x.get(), dx);
   if (dx != a.dx) CopyBox(a.type, inside, inner, outside, a.dx, device);
 }
 
 // dX and dW of a batch, in as many parts as cuDNN needs.
 void ConvGrad::RunBatch(const ConvGradArguments& a, Device& device) const {
   const size_t size = SizeOf(a.type);
-  int64_t padded = a.x_shape[1];
-  for (size_t i = 0; i < attributes_.begins.size(); ++i) {
-    padded =
-        std::min(padded, kMaxElements + 1) * (a.x_shape[i + 2] + attributes_.begins[i] + attributes_.ends[i]);
-  }
   const int64_t x_sample = CountOf(a.x_shape) / a.x_shape[0];
-  const int64_t dy_sample = CountOf(a.dy_shape) / a.dy_shape[0], w_count = CountOf(a.w_shape);
-  const int64_t sample = std::max(padded, dy_sample);
-  if (std::max(sample, w_count) > kMaxElements) {
-    throw InvalidArgument("a padded sample of X or a sample of dY has " + std::to_string(sample) +
-                          " elements, and W " + std::to_string(w_count) + "; cuDNN takes at most " +
-                          std::to_string(kMaxElements) + ". Leave out --conv-grad");
-  }
-  const int64_t chunk = std::min(kMaxElements / sample, a.x_shape[0]), rest = a.x_shape[0] % chunk;
+  const int64_t dy_sample = CountOf(a.dy_shape) / a.dy_shape[0];
+  const int64_t most = SamplesPerCall(attributes_, a.x_shape, a.w_shape, a.dy_shape, "dY", "--conv-grad");
+  const int64_t chunk = std::min(most, a.x_shape[0]), rest = a.x_shape[0] % chunk;
   ConvGradArguments samples = a;
   if (a.channels_last) {
     const CudnnRun run = device.cudnn();

@@ -6,11 +6,6 @@
 //
 // Of channels last, cuDNN takes some types and shapes only; others are transposed to channels first.
 #pragma once
-#include <map>
-#include <memory>
-#include <mutex>
-#include <vector>
-
 #include "cuda/conv_plan.hpp"
 #include "cuda/device.hpp"
 
@@ -31,8 +26,7 @@ class ConvGrad {
   const ConvPlan& PlanFor(const ConvGradArguments& samples, const CudnnRun& run) const;
 
   const ConvAttributes attributes_;
-  mutable std::mutex mutex_;
-  mutable std::map<std::vector<int64_t>, std::unique_ptr<ConvPlan>> plans_;  // by layout and shapes
+  mutable Plans<ConvPlan> plans_[2];  // with channels first, and last
 };
 
 }  // namespace bngrad::cuda

@@ -1,10 +1,9 @@
 // What cuDNN needs to compute the gradients of a Conv for some shapes.
 #pragma once
 #include <memory>
+#include <optional>
 
-#include "core/element_type.hpp"
-#include "core/layout.hpp"
-#include "cuda/descriptors.hpp"
+#include "cuda/convolution.hpp"
 
 namespace bngrad::cuda {
 
@@ -18,18 +17,10 @@ struct ConvGradArguments {
 };
 
 struct ConvPlan {
-  // One of the two gradients: its descriptor has the arithmetic of the algorithm.
-  struct Gradient {
-    Descriptor convolution;
-    int algorithm = 1;  // deterministic, and for all shapes of channels first
-    size_t workspace = 0;
-  };
-
-  Shape padded;    // the shape of X with what the descriptors do not have of the padding
-  int64_t offset;  // of X in it, in elements
+  PaddedX padded;
   Descriptor x, w, dy;
-  Gradient filter, data;
-  bool is_supported;  // always, with channels first
+  std::optional<Algorithm> filter, data;  // of the gradients that are computed
+  bool is_supported;                      // always, with channels first
 };
 
 // Chooses the algorithms of the gradients that are computed. Throws Failure.

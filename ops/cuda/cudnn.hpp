@@ -36,6 +36,13 @@ static_assert(sizeof(CudnnAlgorithm) == 48, "as in cuDNN");
   F(cudnnSetConvolutionGroupCount, void* convolution, int count)                                            \
   F(cudnnSetConvolutionMathType, void* convolution, int math)                                               \
   F(cudnnDestroyConvolutionDescriptor, void* convolution)                                                   \
+  F(cudnnGetConvolutionForwardAlgorithm_v7, void* handle, void* x, void* w, void* convolution, void* y,     \
+    int count, int* returned, CudnnAlgorithm* algorithms)                                                   \
+  F(cudnnGetConvolutionForwardWorkspaceSize, void* handle, void* x, void* w, void* convolution, void* y,    \
+    int algorithm, size_t* bytes)                                                                           \
+  F(cudnnConvolutionForward, void* handle, const void* alpha, void* x, const void* x_data, void* w,         \
+    const void* w_data, void* convolution, int algorithm, void* workspace, size_t bytes, const void* beta,  \
+    void* y, void* y_data)                                                                                  \
   F(cudnnGetConvolutionBackwardFilterAlgorithm_v7, void* handle, void* x, void* dy, void* convolution,      \
     void* dw, int count, int* returned, CudnnAlgorithm* algorithms)                                         \
   F(cudnnGetConvolutionBackwardFilterWorkspaceSize, void* handle, void* x, void* dy, void* convolution,     \

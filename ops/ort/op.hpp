@@ -174,6 +174,7 @@ OpDefinition AllGatherDefinition();
 OpDefinition AllReduceDefinition();
 OpDefinition AdamUpdateDefinition();
 OpDefinition ConvGradDefinition();
+OpDefinition ConvChannelsLastDefinition();
 
 // An op for one combination of types, as registered with ONNX Runtime. Must outlive every session that uses
 // it.

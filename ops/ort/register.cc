@@ -58,11 +58,13 @@ struct Registration {
   const OrtApi* const api;
   const bool for_device;
   const Registration* next = nullptr;
-  const OpDefinition definitions[16] = {
-      GradDefinition(),       ReluGradDefinition(),     GradGradDefinition(),     TrainingDefinition(),
-      StatisticsDefinition(), MomentsDefinition(),      MergeMomentsDefinition(), ApplyDefinition(),
-      GradSumsDefinition(),   ReluGradSumsDefinition(), GradApplyDefinition(),    ReluGradApplyDefinition(),
-      AllGatherDefinition(),  AllReduceDefinition(),    AdamUpdateDefinition(),   ConvGradDefinition()};
+  const OpDefinition definitions[17] = {
+      GradDefinition(),         ReluGradDefinition(),        GradGradDefinition(),
+      TrainingDefinition(),     StatisticsDefinition(),      MomentsDefinition(),
+      MergeMomentsDefinition(), ApplyDefinition(),           GradSumsDefinition(),
+      ReluGradSumsDefinition(), GradApplyDefinition(),       ReluGradApplyDefinition(),
+      AllGatherDefinition(),    AllReduceDefinition(),       AdamUpdateDefinition(),
+      ConvGradDefinition(),     ConvChannelsLastDefinition()};
   std::list<CustomOp> ops;
   std::unique_ptr<OrtCustomOpDomain, Release> domain;
 

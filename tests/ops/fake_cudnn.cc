@@ -328,3 +328,38 @@ FAKE(int, cudnnConvolutionBackwardData, void* handle, const void* alpha, void* w
   Blend(tdx, dx_data, sums, alpha, beta);
   return Result("cudnnConvolutionBackwardData");
 }
+
+// Of the forward convolution, algorithm 0 takes all shapes, where that of the gradients is 1.
+static int Swapped(int algorithm) { return algorithm < 2 ? 1 - algorithm : algorithm; }
+
+FAKE(int, cudnnGetConvolutionForwardAlgorithm_v7, void*, void* x, void* w, void* convolution, void* y,
+     int count, int* returned, Performance* performances) {
+  int result = Creates("cudnnGetConvolutionForwardAlgorithm_v7");
+  if (result != kSuccess) return result;
+  result = Propose(As<Tensor>(x), As<Tensor>(w), As<Tensor>(y), As<Convolution>(convolution), count, returned,
+                   performances);
+  for (int i = 0; i < *returned; ++i) performances[i].algorithm = Swapped(performances[i].algorithm);
+  return result;
+}
+FAKE(int, cudnnGetConvolutionForwardWorkspaceSize, void*, void* x, void* w, void* convolution, void* y,
+     int algorithm, size_t* bytes) {
+  if (!Takes(As<Tensor>(x), As<Tensor>(w), As<Tensor>(y), As<Convolution>(convolution))) return kNotSupported;
+  *bytes = algorithm == 5 ? kWorkspace : 0;
+  return Result("cudnnGetConvolutionForwardWorkspaceSize");
+}
+FAKE(int, cudnnConvolutionForward, void* handle, const void* alpha, void* x, const void* x_data, void* w,
+     const void* w_data, void* convolution, int algorithm, void* workspace, size_t bytes, const void* beta,
+     void* y, void* y_data) {
+  const Tensor &tx = As<Tensor>(x), &tw = As<Tensor>(w), &ty = As<Tensor>(y);
+  const Convolution& c = As<Convolution>(convolution);
+  if (handle == nullptr || !Runs(Swapped(algorithm), c, tx.type, workspace, bytes) || !Takes(tx, tw, ty, c)) {
+    return kNotSupported;
+  }
+  std::vector<double> sums(CountOf(ty));
+  const int result = ForEachProduct(tx, tw, ty, c, [&](size_t i, size_t j, size_t k) {
+    sums[k] += Load(tx.type, x_data, i) * Load(tw.type, w_data, j);
+  });
+  if (result != kSuccess) return result;
+  Blend(ty, y_data, sums, alpha, beta);
+  return Result("cudnnConvolutionForward");
+}
