@@ -213,6 +213,20 @@ def test_concurrent_runs(library):
     assert all(results)
 
 
+@pytest.mark.parametrize("channels_last", [False, True], ids=LAYOUTS)
+def test_tf32_is_the_option_of_the_session(library, channels_last, monkeypatch):
+    """A cuDNN that multiplies float in TF32 only computes in a session that allows it, and in no other."""
+    library = library.with_name("libcuda_options.so")
+    for tf32 in ("0", "1"):
+        monkeypatch.setenv("FAKE_CUDA_USE_TF32", tf32)
+        monkeypatch.setenv("FAKE_CUDNN_TF32", tf32)
+        for kind in TYPES:
+            check(library, *CASES["3x3"], kind, channels_last=channels_last)
+    monkeypatch.setenv("FAKE_CUDA_USE_TF32", "0")
+    with pytest.raises(Exception, match="cudnnConvolutionBackwardFilter failed"):
+        check(library, *CASES["3x3"], channels_last=channels_last)
+
+
 @pytest.mark.parametrize("case", ["3x3", "1-d", "pads differ", "divided"])
 def test_cudnn_computes_with_channels_last(library, case, monkeypatch):
     """What it takes is not transposed, and the rest is."""
