@@ -6,10 +6,12 @@ With --update-golden, the screenshots become those of docs/guides/reports.md.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -19,7 +21,7 @@ from bngrad.bench.measure import measure
 from bngrad.inspection.identity import identity
 from bngrad.inspection.inspect import inspect
 from bngrad.io.files import load
-from bngrad.reports.html import bench, inspection, validation
+from bngrad.reports.html import bench, inspection, training, validation
 from bngrad.reports.visible import visible
 from bngrad.runtime import environment, native_library
 from bngrad.training.differentiate import differentiate
@@ -36,6 +38,7 @@ SCREENSHOTS = {
     "report-validate-telephone.png": "validate-400-light.png",
     "report-inspect.png": "inspect-1200-light.png",
     "report-bench.png": "bench-1200-light.png",
+    "report-train.png": "train-1200-light.png",
 }
 HOSTILE = [
     "<script>window.hostile = 1</script>",
@@ -61,6 +64,9 @@ def folder(tmp_path_factory):
         validation.write_html(_hostile(), path / "hostile.html")
         _inspected(path / "inspect.html")
         _timed(path / "bench.html")
+        _trained(path / "train.html")
+        incomplete = Check("central differences", "relative", 1e-5, skipped="an op is unknown", required=True)
+        validation.write_html(replace(_hostile(), checks=[incomplete]), path / "incomplete.html")
     return path
 
 
@@ -70,6 +76,25 @@ def _failed():
     node = [node for node in wrong.graph if node.op_type == "BatchNormalizationGrad"][FAULTY]
     FAULTS["1e-4 in one channel"](wrong, node)
     return validate("digits_resnet20.onnx", ValidateOptions(rewritten=wrong, against="reference"))
+
+
+def _trained(path):
+    """A run of made-up losses that fall as those of the digits do."""
+    generator, records = np.random.default_rng(0), []
+    for number in range(1, 451):
+        noise, rate = float(generator.lognormal(sigma=0.4)), 0.025 * (1 + math.cos(math.pi * number / 450))
+        loss = (0.01 + 2.4 * math.exp(-number / 45)) * noise
+        numbers = {"loss": loss, "learning_rate": rate, "gradient_norm": 3 * loss**0.5, "seconds": number / 60}
+        records.append({"step": number, "epoch": 1 + (number - 1) // 45, **numbers})
+        if number % 45 == 0:
+            loss, accuracy = 0.05 + 2.4 * math.exp(-number / 50), 1 - math.exp(-number / 90)
+            validated = {"validation_loss": loss, "accuracy": accuracy}
+            records.append({"step": number, "epoch": number // 45, "training_loss": loss, **validated})
+    options = {"data": "digits.npz", "validation-split": "0.2", "schedule": "cosine", "learning-rate": "0.05"}
+    summary = "1,438 samples, 45 steps an epoch, 359 to validate on; 65 weights with 68,642 parameters; cpu"
+    model = identity(load("digits_resnet20.onnx"), "digits_resnet20.onnx")
+    facts = training.RunFacts("step.onnx", options, summary, 10, model)
+    training.RunPage(path, facts).write(records, "finished")
 
 
 def _hostile():
@@ -126,14 +151,14 @@ def test_nothing_is_fetched_and_no_error_is_shown(seen):
 
 
 def test_the_page_never_scrolls_sideways(seen):
-    assert len(seen["pages"]) == 16
+    assert len(seen["pages"]) == 24
     for page in seen["pages"]:
         scrolled, width = page["sizes"]
         assert scrolled <= width == page["width"], page
 
 
 def test_accessibility(seen):
-    assert len(seen["accessibility"]) == 8
+    assert len(seen["accessibility"]) == 12
     for page in seen["accessibility"]:
         assert page["checked"] > 15
         assert page["violations"] == [], page["name"]
