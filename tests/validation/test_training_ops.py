@@ -234,3 +234,7 @@ COLUMN_MAJOR = Case(
 def test_what_ort_gets_wrong_or_never_writes_is_refused(case, message):
     with pytest.raises(UnsupportedNodeError, match=message):
         evaluate(case.model(), case.feeds)
+
+
+def test_conv_of_no_samples():
+    assert FUNCTIONS["", "Conv"](np.zeros((0, 2, 5, 6)), np.zeros((4, 2, 3, 3)), np.zeros(4)).shape == (0, 4, 3, 4)

@@ -48,7 +48,7 @@ def conv(
     # The windows of some samples at a time, which are copied to be factors of matrix products.
     count = max(1, _COLUMNS // max(1, group * length * out))
     parts = []
-    for start in range(0, len(X), count):
+    for start in range(0, max(1, len(X)), count):
         view = windows.view(X[start : start + count], 0)  # [N, C, *out, *kernel]
         columns = view.transpose(1, *range(2 + spatial, 2 + 2 * spatial), 0, *range(2, 2 + spatial))
         product = weight @ columns.reshape(group, length, len(view) * out)  # [group, M, N * out]
