@@ -159,8 +159,10 @@ REFUSED = {
     ),
     "large": (
         {"X": (2, 40, 20, 6)},
-        "a padded sample of X or a sample of Y has 5544 elements, and W 108; cuDNN takes at most 3000. "
-        "Leave out --channels-last",
+        (
+            "a padded sample of X or a sample of Y has 5544 elements, and W 108; cuDNN takes at most 3000. "
+            "Leave out --channels-last"
+        ),
     ),
 }
 
