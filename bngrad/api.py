@@ -59,6 +59,8 @@ def rewrite(
         fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
         conv_grad: Whether to write the gradients of each Conv as an op, ConvGrad, for systems that have a kernel
             of it. The result needs ONNX Runtime 1.27, and the functions. Used by ``stock`` only.
+        channels_last: Whether to lay out the data of convolutions and batch norms with channels last, which is
+            faster on NVIDIA GPUs; implies ``conv_grad``. Used by ``stock`` only.
         recognize: Whether to replace batch norms that are spelled in primitives, forward and backward.
         sync: Whether training batch norms use the statistics of the whole batch of a distributed run. The loss and
             the gradients stay those of one rank: with batches of equal size, average the gradients over the ranks.
@@ -135,6 +137,8 @@ def differentiate(
         fuse: Whether to fuse a ReLU gradient with the batch-norm gradient that follows it. Used by ``stock`` only.
         conv_grad: Whether to write the gradients of each Conv as an op, ConvGrad, for systems that have a kernel
             of it. The result needs ONNX Runtime 1.27, and the functions. Used by ``stock`` only.
+        channels_last: Whether to lay out the data of convolutions and batch norms with channels last, which is
+            faster on NVIDIA GPUs; implies ``conv_grad``. Used by ``stock`` only.
         defaults: Whether weights and running statistics keep their current values as defaults. Without defaults
             they have to be fed, which bindings of languages other than Python need.
         sync: Whether to make the graph of one rank of a distributed run. Each rank feeds its rows of the batch,

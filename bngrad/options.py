@@ -40,6 +40,7 @@ class GraphKeywords(TypedDict, total=False):
     functions: bool
     fuse: bool
     conv_grad: bool
+    channels_last: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,12 @@ class GraphOptions(Options):
         False,
         "Write the gradients of each Conv as an op, [ConvGrad](ops.md#convgrad), for systems that have a kernel "
         "of it. The result needs ONNX Runtime 1.27.",
+        group=OUTPUT,
+    )
+    channels_last: bool = option(
+        False,
+        "Lay out the data of convolutions and batch norms with [channels last](../guides/gpu.md#channels-last), "
+        "for NVIDIA GPUs; implies --conv-grad.",
         group=OUTPUT,
     )
 

@@ -40,6 +40,7 @@ from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.conv_grad_op import ConvGradOpPass
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.optimize.chain_sums import ChainSumsPass
+from bngrad.passes.optimize.channels_last import ChannelsLastPass
 from bngrad.passes.optimize.fuse_relu import FuseReluPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
@@ -98,6 +99,7 @@ def rewrite(
     functions: bool = True,
     fuse: bool = True,
     conv_grad: bool = False,
+    channels_last: bool = False,
     recognize: bool = True,
     sync: bool = False,
     lowered_before: Mapping[str, int] = MappingProxyType({}),
@@ -113,6 +115,8 @@ def rewrite(
         functions: Whether to embed the ops' definitions, so that the result runs where nothing is registered.
         fuse: Whether, for ``stock``, to fuse a ReLU gradient with the following batch-norm gradient.
         conv_grad: Whether, for ``stock``, to write the gradients of Conv as ops, see `ConvGradOpPass`.
+        channels_last: Whether, for ``stock``, to lay out data with channels last, see `ChannelsLastPass`; implies
+            ``conv_grad``.
         recognize: Whether to convert batch norms that are spelled in primitives to ops.
         sync: Whether batch norms take the statistics of the whole batch, over all ranks of a distributed run.
         lowered_before: By op, the number of training ops that became ONNX before.
@@ -132,6 +136,7 @@ def rewrite(
         functions=functions,
         fuse=fuse,
         conv_grad=conv_grad,
+        channels_last=channels_last,
         recognize=recognize,
         distribute=[SynchronizeBatchNormsPass()] if sync else [],
     )
@@ -179,6 +184,7 @@ def for_target(
     functions: bool = True,
     fuse: bool = True,
     conv_grad: bool = False,
+    channels_last: bool = False,
     recognize: bool = True,
     unbiased_running_var: bool = False,
     source: ir.Model | None = None,
@@ -195,6 +201,7 @@ def for_target(
         functions: As of `rewrite`.
         fuse: As of `rewrite`.
         conv_grad: As of `rewrite`.
+        channels_last: As of `rewrite`.
         recognize: As of `rewrite`.
         unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
             variance of the batch, against their own rule.
@@ -209,8 +216,10 @@ def for_target(
     Returns:
         The rewritten model, and the number of nodes of each training op that became standard ONNX.
     """
-    if conv_grad and not functions:
-        raise InputError("--conv-grad (conv_grad=) needs the functions of the ops; leave out --no-functions")
+    for chosen, option in ((conv_grad, "conv_grad"), (channels_last, "channels_last")):
+        if chosen and not functions:
+            flag = f"--{option.replace('_', '-')} ({option}=)"
+            raise InputError(f"{flag} needs the functions of the ops; leave out --no-functions")
     source = model if source is None else source
     of_tensorflow = any(map(_TENSORFLOW_GRADIENTS.matches, op_nodes(model)))
     lower = of_tensorflow or any(_lowerable(model, target))
@@ -238,11 +247,13 @@ def for_target(
     require_possible(result)
     result = _run(
         result,
-        *([ConvGradOpPass()] if conv_grad and target == "stock" else []),
+        *([ConvGradOpPass()] if (conv_grad or channels_last) and target == "stock" else []),
         *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
         KeepDropoutPass(),
         BernoulliPass(),
-        *([MatrixVectorPass(), ChainSumsPass(), OrderByDepthPass()] if target == "stock" else []),
+        *([MatrixVectorPass(), ChainSumsPass()] if target == "stock" else []),
+        *([InferTypesPass(), ChannelsLastPass()] if channels_last and target == "stock" else []),
+        *([OrderByDepthPass()] if target == "stock" else []),
         EmbedFunctionsPass(functions),
         # ORT's builder imports every domain that it knows, in versions that an older release refuses.
         RemoveUnusedOpsetsPass(process_functions=False),

@@ -58,6 +58,7 @@ class StepKeywords(CheckedKeywords, UpdateKeywords, total=False):
     """The fields of `StepOptions`."""
 
     conv_grad: bool
+    channels_last: bool
     functions: bool
     sync: bool
 
@@ -67,5 +68,6 @@ class StepOptions(UpdateOptions, CheckedOptions):
     """The options of `bngrad.torch.training_step` besides the optimizer."""
 
     conv_grad: bool = False
+    channels_last: bool = False
     functions: bool = True
     sync: bool = False

@@ -151,7 +151,8 @@ def training_step(
         growth_interval: The number of calls after which it doubles.
         outputs: Further outputs.
         defaults: Whether the initial state is the default of the inputs.
-        conv_grad: See `bngrad.training_step`.
+        conv_grad: See `bngrad.training_step`, also for the following argument.
+        channels_last: Whether to lay out data with channels last.
         functions: Whether to embed the definitions of the ops as model-local functions.
         sync: Whether to build the step of one rank of a distributed run; see `bngrad.training_step`.
 
@@ -187,6 +188,7 @@ def training_step(
         StepOfModel(
             **{"optimizer": optimizer, **update},
             conv_grad=chosen.conv_grad,
+            channels_last=chosen.channels_last,
             functions=chosen.functions,
             sync=chosen.sync,
         ),

@@ -115,6 +115,7 @@ def differentiate(
             functions=options.functions,
             fuse=options.fuse,
             conv_grad=options.conv_grad,
+            channels_last=options.channels_last,
             unbiased_running_var=unbiased,
             source=source,
             distribute=passes_of_a_rank(training) if sync else [],
