@@ -44,7 +44,8 @@ class Case:
 
     def __init__(self, layout, device):
         self.layout, self.device = layout, device
-        self._step = bngrad.training_step(MODEL, optimizer=bngrad.SGD(momentum=0.9), layout=layout)
+        options = {"channels_last": True} if layout == "channels last" else {"layout": layout, "conv_grad": True}
+        self._step = bngrad.training_step(MODEL, optimizer=bngrad.SGD(momentum=0.9), **options)
 
     def trainer(self, device=None, **options):
         return bngrad.Trainer(self._step, learning_rate=0.01, device=device or self.device, **options)
@@ -132,7 +133,7 @@ def main(device, quick):
     checks.append(values_on_the_device)
     if not device.startswith("cpu"):
         checks += [cuda_graphs, out_of_memory, *([] if torch is None else [tensors_on_the_device])]
-    for layout in ("named", "flat"):
+    for layout in ("named", "flat", "channels last"):
         case = Case(layout, device)
         for function in checks:
             with check(f"{layout}: {function.__name__.replace('_', ' ')}") as notes:

@@ -1,7 +1,7 @@
 """One measurement of a whole training step with SGD and momentum, in a process of its own.
 
-``prepare NETWORK PRECISION FOLDER`` writes the training step. ``bngrad`` in its place, with ``--cuda-graph``, and
-``torch``, with ``--channels-last``, time it. PRECISION is float32, tf32, bfloat16 or float16.
+``prepare NETWORK PRECISION FOLDER`` writes the training step. ``bngrad`` or ``torch`` in its place time it. All
+take ``--channels-last``, and ``bngrad`` takes ``--cuda-graph``. PRECISION is float32, tf32, bfloat16 or float16.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def main():
     options = parser.parse_args()
     module, classes = network(options.network, options.small)
     images, labels = batch(options.batch, options.pixels, classes)
-    name = f"{options.network}_{MIXED.get(options.precision, 'float32')}.onnx"
+    layout = "last" if options.channels_last else "first"
+    name = f"{options.network}_{MIXED.get(options.precision, 'float32')}_{layout}.onnx"
     if options.system == "prepare":
-        prepare(module, images, labels, options.precision, options.folder / name)
+        prepare(options, module, images, labels, options.folder / name)
         return
     make = bngrad_step if options.system == "bngrad" else torch_step
     call = make(options, module, images, labels, options.folder / name)
@@ -48,29 +49,30 @@ def main():
     if options.device.startswith("cuda"):
         free, total = torch.cuda.mem_get_info()
         memory = round((total - free) / 2**30, 2)
-    variant = "CUDA graph" if options.cuda_graph else "channels_last" if options.channels_last else ""
+    words = {"channels last": options.channels_last, "CUDA graph": options.cuda_graph}
     report(
         "steps",
         network=options.network,
         precision=options.precision,
-        system=f"{options.system} {variant}".strip(),
+        system=", ".join([options.system, *(word for word, chosen in words.items() if chosen)]),
         ms=ms,
         losses=losses,
         gib=memory,
     )
 
 
-def prepare(module, images, labels, precision, path):
+def prepare(options, module, images, labels, path):
     import bngrad
     import bngrad.torch
 
-    more = {"precision": MIXED[precision]} if precision in MIXED else {}
+    more = {"precision": MIXED[options.precision]} if options.precision in MIXED else {}
     step = bngrad.torch.training_step(
         module,
         torch.nn.CrossEntropyLoss(),
         (images[:2], labels[:2]),
         optimizer=bngrad.SGD(momentum=MOMENTUM),
         conv_grad=True,
+        channels_last=options.channels_last,
         **more,
     )
     step.save(path)

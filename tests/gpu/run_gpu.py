@@ -24,6 +24,14 @@ HERE = Path(__file__).parent
 PREFIX = "RESULT "
 NETWORKS = ("resnet50", "mobilenet_v2", "densenet121")
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
+SYSTEMS = (
+    "torch",
+    "torch --channels-last",
+    "bngrad",
+    "bngrad --cuda-graph",
+    "bngrad --channels-last",
+    "bngrad --channels-last --cuda-graph",
+)
 QUICK_SIZES = ("--small", "--batch", 4, "--pixels", 32, "--seconds", 0.2)
 KINDS = ("float", "double", "float16", "float16-float", "bfloat16", "bfloat16-float")
 """The types of an op: all values of one, or the data only, with parameters and statistics in float."""
@@ -37,6 +45,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/gpu"))
     parser.add_argument("--only", nargs="*", help="parts of this run: environment, ops, training, kernels, steps")
     parser.add_argument("--networks", nargs="*", default=NETWORKS, help=f"of the steps: {', '.join(NETWORKS)}")
+    parser.add_argument("--systems", nargs="*", default=SYSTEMS, help=f"of the steps: {', '.join(SYSTEMS)}")
     parser.add_argument("--precisions", nargs="*", default=PRECISIONS, help=f"{', '.join(PRECISIONS)}")
     options = parser.parse_args()
     if options.quick:
@@ -91,8 +100,12 @@ class Run:
         if self.has_torch:
             precisions = dict.fromkeys(p.replace("tf32", "float32") for p in self.options.precisions)
             pairs = [(network, precision) for network in self.options.networks for precision in precisions]
-            commands = [("measure_steps.py", "prepare", *pair, folder, *self.sizes) for pair in pairs]
-            self.exports = [self.start(*command) for command in commands]
+            ours = [system for system in self.options.systems if system.startswith("bngrad")]
+            layouts = dict.fromkeys(("--channels-last",) * ("--channels-last" in system) for system in ours)
+            for pair in pairs:
+                for layout in layouts:
+                    command = ("measure_steps.py", "prepare", *pair, folder, *layout, *self.sizes)
+                    self.exports.append(self.start(*command))
 
     def finish(self, process: subprocess.Popen[str], limit: float) -> None:
         """Waits for a program, and takes its results."""
@@ -177,7 +190,8 @@ def run_ops(run: Run, _folder: Path) -> None:
     """Checks all types at once: most of the time is that of the references, on the CPU."""
     kinds = KINDS[:1] if run.quick else KINDS
     processes = [run.start("check_ops.py", run.device, kind, *_quick(run)) for kind in kinds]
-    processes.append(run.start("check_conv_grad.py", run.device, *_quick(run)))
+    convolutions = ("check_conv_grad.py", "check_conv_channels_last.py")
+    processes += [run.start(program, run.device, *_quick(run)) for program in convolutions]
     for process in processes:
         run.finish(process, limit=90)
 
@@ -200,18 +214,13 @@ def run_steps(run: Run, folder: Path) -> None:
         return
     for process in run.exports:
         run.finish(process, limit=100)
-    on_gpu = not run.device.startswith("cpu")
     for network in run.options.networks:
         for precision in run.options.precisions:
-            for words in (
-                ("torch", []),
-                ("torch", ["--channels-last"]),
-                ("bngrad", []),
-                *([("bngrad", ["--cuda-graph"])] if on_gpu else []),
-            ):
-                system, more = words
-                command = ("measure_steps.py", system, network, precision, folder, "--device", run.device)
-                run.run(*command, *more, *run.sizes, limit=40)
+            for system in run.options.systems:
+                name, *more = system.split()
+                command = ("measure_steps.py", name, network, precision, folder, "--device", run.device)
+                if "--cuda-graph" not in more or not run.device.startswith("cpu"):
+                    run.run(*command, *more, *run.sizes, limit=40)
     run.tables["steps over PyTorch"] = list(ratios(run.tables.get("steps", [])))
 
 
