@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.graph.overloads import add_overload
-from bngrad.opset.conv_channels_last import NAME, output_sizes
+from bngrad.graph.overloads import function_of, refuse_old_runtimes
+from bngrad.opset.conv_channels_last import INPUTS, NAME, OUTPUTS, output_sizes
 from bngrad.opset.convolutions import ATTRIBUTES, INTEGERS
 from bngrad.opset.domain import DOMAIN, VERSION
 
@@ -50,7 +50,9 @@ def conv_channels_last(
     rank = len(kernel_shape)
     node.overload = str(rank)
     if (DOMAIN, NAME, node.overload) not in model.functions:
-        add_overload(model, NAME, node.overload, _function(rank, model.opset_imports[""]), ATTRIBUTES)
+        graph = _definition(rank, model.opset_imports[""])
+        model.functions[DOMAIN, NAME, node.overload] = function_of(NAME, node.overload, graph, ATTRIBUTES)
+        refuse_old_runtimes(model, NAME, INPUTS, OUTPUTS, ATTRIBUTES)
     model.opset_imports.setdefault(DOMAIN, VERSION)
     result.type = x.type
     if x.shape is not None and w.shape is not None:
@@ -60,7 +62,7 @@ def conv_channels_last(
     return result
 
 
-def _function(rank: int, opset: int) -> ir.Graph:
+def _definition(rank: int, opset: int) -> ir.Graph:
     """The nodes of the function for a number of spatial dimensions: Conv between Transposes."""
     to_first, to_last = [0, rank + 1, *range(1, rank + 1)], [0, *range(2, rank + 2), 1]
     inputs = [ir.Value(name="X"), ir.Value(name="W")]

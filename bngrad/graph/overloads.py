@@ -16,31 +16,35 @@ _REQUIRES = "bngrad.requires"
 """The domain of a node that no runtime has, and the overload of its function."""
 
 
-def add_overload(model: ir.Model, name: str, overload: str, graph: ir.Graph, attributes: Collection[str]) -> None:
-    """Adds a function to a model, and a last overload, which no node calls, with a node that no runtime has.
-
-    ONNX Runtime below 1.27 takes the last overload for each call, and would compute wrong results.
+def function_of(name: str, overload: str, graph: ir.Graph, attributes: Collection[str]) -> ir.Function:
+    """Returns a function of an op.
 
     Args:
-        model: The model, which gets an IR version that has overloads.
         name: The op.
         overload: The name of the function among those of the op.
         graph: The nodes of the function.
         attributes: The names of its attributes.
     """
+    undefined = [ir.Attr(attribute, ir.AttributeType.UNDEFINED, None) for attribute in attributes]
+    return ir.Function(DOMAIN, name, overload, graph=graph, attributes=undefined)
 
-    def add(key: str, nodes: ir.Graph) -> None:
-        undefined = [ir.Attr(attribute, ir.AttributeType.UNDEFINED, None) for attribute in attributes]
-        model.functions.pop((DOMAIN, name, key), None)
-        model.functions[DOMAIN, name, key] = ir.Function(DOMAIN, name, key, graph=nodes, attributes=undefined)
 
-    add(overload, graph)
-    inputs = [ir.Value(name=value.name) for value in graph.inputs]
+def refuse_old_runtimes(
+    model: ir.Model, name: str, inputs: Collection[str], outputs: Collection[str], attributes: Collection[str]
+) -> None:
+    """Adds a last overload of an op, which no node calls, with a node that no runtime has.
+
+    ONNX Runtime below 1.27 takes the last overload for each call, and would compute wrong results. The model gets
+    an IR version that has overloads.
+    """
+    values = [ir.Value(name=value) for value in inputs]
     node = ir.node(
-        "OnnxRuntime_1_27_or_newer", inputs, domain=_REQUIRES, num_outputs=len(graph.outputs), name="requirement"
+        "OnnxRuntime_1_27_or_newer", values, domain=_REQUIRES, num_outputs=len(outputs), name="requirement"
     )
-    for value, computed in zip(node.outputs, graph.outputs, strict=True):
-        value.name = computed.name
+    for value, output in zip(node.outputs, outputs, strict=True):
+        value.name = output
     imports = {"": model.opset_imports[""], _REQUIRES: 1}
-    add(_REQUIRES, ir.Graph(inputs, node.outputs, nodes=[node], opset_imports=imports, name=name))
+    graph = ir.Graph(values, node.outputs, nodes=[node], opset_imports=imports, name=name)
+    model.functions.pop((DOMAIN, name, _REQUIRES), None)
+    model.functions[DOMAIN, name, _REQUIRES] = function_of(name, _REQUIRES, graph, attributes)
     model.ir_version = max(model.ir_version or 0, MIN_IR_VERSION)

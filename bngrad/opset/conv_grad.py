@@ -6,17 +6,16 @@ the ops of `functions` have. A node names its function by its overload. Importin
 
 from __future__ import annotations
 
-import onnx
-from onnx import helper
-from onnx.defs import OpSchema
+from typing import TYPE_CHECKING
 
-from bngrad.opset import onnx_registry
-from bngrad.opset.domain import DOMAIN, VERSION
-from bngrad.opset.quantities import FLOAT_TYPES
+import onnx
+
+from bngrad.opset import convolutions, onnx_registry
+
+if TYPE_CHECKING:
+    from onnx.defs import OpSchema
 
 NAME = "ConvGrad"
-MIN_IR_VERSION = 10
-"""The oldest ONNX IR version with overloads."""
 
 INPUTS = {
     "dY": "Gradient with respect to the output of Conv",
@@ -33,40 +32,17 @@ LAID_OUT = ("dX", "dW")
 CHANNELS_LAST = "channels_last"
 ATTRIBUTES = {
     CHANNELS_LAST: "1: the channels are the last dimension of dY, X, dX, W and dW; 0, the default: the second",
-    "dilations": "As of Conv",
-    "group": "As of Conv",
-    "kernel_shape": "Shape of the kernel",
-    "pads": "As of Conv, for the beginnings and then the ends of the spatial dimensions",
-    "strides": "As of Conv",
+    **convolutions.ATTRIBUTES,
 }
-REQUIRED = tuple(name for name in ATTRIBUTES if name != CHANNELS_LAST)
-"""All others: a kernel needs no defaults, and no auto_pad."""
-INTEGERS = frozenset({CHANNELS_LAST, "group"})
-"""The attributes that are one integer; the others are lists."""
+REQUIRED = tuple(convolutions.ATTRIBUTES)
 SIGNATURE = INPUTS, OUTPUTS, ATTRIBUTES
 """The documentation of each, by name."""
 
 
 def schema() -> OpSchema:
     """Returns the schema of the op."""
-    option = OpSchema.FormalParameterOption
-    ints, int_ = OpSchema.AttrType.INTS, OpSchema.AttrType.INT
-    result = OpSchema(
-        NAME,
-        DOMAIN,
-        VERSION,
-        doc="The gradients of Conv with respect to its data, weights and bias. A node may omit any of them.",
-        inputs=[OpSchema.FormalParameter(name, "T", doc) for name, doc in INPUTS.items()],
-        outputs=[
-            OpSchema.FormalParameter(name, "T", doc, param_option=option.Optional) for name, doc in OUTPUTS.items()
-        ],
-        type_constraints=[("T", FLOAT_TYPES, "Type of all tensors")],
-        attributes=[
-            OpSchema.Attribute(name, int_ if name in INTEGERS else ints, ATTRIBUTES[name], required=True)
-            for name in REQUIRED
-        ]
-        + [OpSchema.Attribute(CHANNELS_LAST, helper.make_attribute(CHANNELS_LAST, 0), ATTRIBUTES[CHANNELS_LAST])],
-    )
+    doc = "The gradients of Conv with respect to its data, weights and bias. A node may omit any of them."
+    result = convolutions.schema_of(NAME, doc, SIGNATURE, optional_outputs=True, defaults={CHANNELS_LAST: 0})
     result.set_type_and_shape_inference_function(_infer)
     return result
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from onnx import helper
 from onnx.defs import OpSchema
 
 from bngrad.opset.domain import DOMAIN, VERSION
@@ -22,9 +24,9 @@ ATTRIBUTES = {
     "pads": "As of Conv, for the beginnings and then the ends of the spatial dimensions",
     "strides": "As of Conv",
 }
-"""The documentation of each attribute. All are required: a kernel needs no defaults, and no auto_pad."""
+"""The documentation of the required attributes: a kernel needs no defaults, and no auto_pad."""
 
-INTEGERS = frozenset({"group"})
+INTEGERS = frozenset({"channels_last", "group"})
 """The attributes that are one integer; the others are lists."""
 
 
@@ -34,6 +36,7 @@ def schema_of(
     signature: tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]],
     *,
     optional_outputs: bool = False,
+    defaults: Mapping[str, int] = MappingProxyType({}),
 ) -> OpSchema:
     """Returns the schema of an op, without inference of types.
 
@@ -42,6 +45,7 @@ def schema_of(
         doc: Its documentation.
         signature: The documentation of the inputs, outputs and attributes, by name.
         optional_outputs: Whether a node may leave out any output.
+        defaults: The attributes that a node may leave out, and their values then.
     """
     inputs, outputs, attributes = signature
     options, types = OpSchema.FormalParameterOption, OpSchema.AttrType
@@ -61,7 +65,9 @@ def schema_of(
         outputs=parameters(outputs, option),
         type_constraints=[("T", FLOAT_TYPES, "Type of all tensors")],
         attributes=[
-            OpSchema.Attribute(value, types.INT if value in INTEGERS else types.INTS, text, required=True)
+            OpSchema.Attribute(value, helper.make_attribute(value, defaults[value]), text)
+            if value in defaults
+            else OpSchema.Attribute(value, types.INT if value in INTEGERS else types.INTS, text, required=True)
             for value, text in attributes.items()
         ],
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bngrad.opset import conv_grad
+from bngrad.opset.convolutions import INTEGERS
 from bngrad.opset.functions import FUNCTIONS
+from bngrad.opset.overloaded import SIGNATURES
 from bngrad.opset.quantities import ATTRIBUTES, QUANTITIES
 from bngrad.opset.schemas import schema, signature
 from tables import rows_of, with_tables
@@ -26,23 +27,23 @@ def page() -> str:
 def table(name: str) -> str:
     """Returns a table: ``ops`` and ``types`` of the domain, or that of an op."""
     if name == "ops":
-        return rows_of(["op", "inputs", "outputs", "attributes"], map(_overview, [*FUNCTIONS, conv_grad.NAME]))
+        return rows_of(["op", "inputs", "outputs", "attributes"], map(_overview, [*FUNCTIONS, *SIGNATURES]))
     if name == "types":
         return rows_of(["", "types", ""], types())
     return rows_of(["", "", "type", ""], quantities(name))
 
 
 def _overview(name: str) -> list[str]:
-    values = conv_grad.SIGNATURE if name == conv_grad.NAME else signature(name)
+    values = SIGNATURES.get(name) or signature(name)
     return [f"[{name}](#{name.lower()})", *map(", ".join, values)]
 
 
 def quantities(name: str) -> list[list[str]]:
     """Returns a row for each input, output and attribute of an op, in the order of its function."""
-    if name == conv_grad.NAME:
-        kinds = zip(("input", "output", "attribute"), ("T", "T", "ints"), conv_grad.SIGNATURE, strict=True)
+    if name in SIGNATURES:
+        kinds = zip(("input", "output", "attribute"), ("T", "T", "ints"), SIGNATURES[name], strict=True)
         return [
-            [kind if i == 0 else "", f"`{value}`", "int" if value in conv_grad.INTEGERS else type_, doc]
+            [kind if i == 0 else "", f"`{value}`", "int" if value in INTEGERS else type_, doc]
             for kind, type_, values in kinds
             for i, (value, doc) in enumerate(values.items())
         ]

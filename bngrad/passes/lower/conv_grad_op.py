@@ -16,7 +16,9 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.graph.node_reader import dtype_of, static_shape
 from bngrad.graph.nodes import all_nodes, is_read
-from bngrad.opset.conv_grad import CHANNELS_LAST, INPUTS, LAID_OUT, MIN_IR_VERSION, NAME, OUTPUTS, REQUIRED
+from bngrad.graph.overloads import function_of, refuse_old_runtimes
+from bngrad.opset.conv_grad import CHANNELS_LAST, INPUTS, LAID_OUT, NAME, OUTPUTS, REQUIRED
+from bngrad.opset.convolutions import MIN_IR_VERSION
 from bngrad.opset.domain import DOMAIN
 from bngrad.opset.known_shapes import known_shape
 from bngrad.opset.ort_dialect import MICROSOFT
@@ -27,12 +29,10 @@ from bngrad.passes.lower.lower_training import OPSET, LowerTrainingPass
 from bngrad.passes.lower.site import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _RESOLVED = ("", "NOTSET", "VALID")
 """The values of auto_pad with which the padding does not depend on the size of the data."""
-_REQUIRES = "bngrad.requires"
-"""The domain of a node that no runtime has."""
 
 
 class ConvGradOpPass(RewritePass):
@@ -54,7 +54,7 @@ class ConvGradOpPass(RewritePass):
         self._overloads.clear()
         result = super().call(model)
         if self._overloads:
-            _refuse_old_runtimes(model.functions, model.opset_imports[""])
+            refuse_old_runtimes(model, NAME, INPUTS, OUTPUTS, REQUIRED)
         return result
 
     def matches(self, node: ir.Node) -> bool:
@@ -84,9 +84,8 @@ class ConvGradOpPass(RewritePass):
             functions = context.model.functions
             overload = _free_overload(functions)
             definition = _definition(node, attributes, words, context.opset)
-            functions[DOMAIN, NAME, overload] = _function(overload, definition)
+            functions[DOMAIN, NAME, overload] = function_of(NAME, overload, definition, REQUIRED)
             self._overloads[form] = overload
-            context.model.ir_version = max(context.model.ir_version or 0, MIN_IR_VERSION)
         values = site.outputs_of(NAME, *inputs, outputs=words, domain=DOMAIN, **attributes)
         call = values[0].producer()
         assert call is not None, "the site has just made it"  # noqa: S101
@@ -116,9 +115,8 @@ def to_channels_last(nodes: Iterable[ir.Node], model: ir.Model) -> None:
     called = {node.op_identifier() for node in all_nodes(model)}
     for key in {(DOMAIN, NAME, overload) for overload in overloads} - called:
         del functions[key]
-    # It has to be the last: see `_refuse_old_runtimes`.
-    if (requirement := functions.pop((DOMAIN, NAME, _REQUIRES), None)) is not None:
-        functions[DOMAIN, NAME, _REQUIRES] = requirement
+    if overloads:
+        refuse_old_runtimes(model, NAME, INPUTS, OUTPUTS, REQUIRED)  # by the last function
 
 
 def _channels_last_function(function: ir.Function, overload: str, rank: int) -> ir.Function:
@@ -160,27 +158,6 @@ def _permuted(shape: ir.Shape | None, perm: Sequence[int]) -> ir.Shape | None:
 
 def _free_overload(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> str:
     return next(name for name in map(str, count(1)) if (DOMAIN, NAME, name) not in functions)
-
-
-def _function(overload: str, graph: ir.Graph) -> ir.Function:
-    attributes = [ir.Attr(name, ir.AttributeType.UNDEFINED, None) for name in REQUIRED]
-    return ir.Function(DOMAIN, NAME, overload, graph=graph, attributes=attributes)
-
-
-def _refuse_old_runtimes(functions: MutableMapping[ir.OperatorIdentifier, ir.Function], opset: int) -> None:
-    """Adds a last overload, which no node calls, with a node that no runtime has.
-
-    ONNX Runtime below 1.27 takes the last overload for each call, and would compute wrong gradients.
-    """
-    inputs = [ir.Value(name=name) for name in INPUTS]
-    node = ir.node(
-        "OnnxRuntime_1_27_or_newer", inputs, domain=_REQUIRES, num_outputs=len(OUTPUTS), name="requirement"
-    )
-    for value, name in zip(node.outputs, OUTPUTS, strict=True):
-        value.name = name
-    graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": opset, _REQUIRES: 1}, name=NAME)
-    functions.pop((DOMAIN, NAME, _REQUIRES), None)
-    functions[DOMAIN, NAME, _REQUIRES] = _function(_REQUIRES, graph)
 
 
 def _attributes(site: Site) -> dict[str, Any]:
