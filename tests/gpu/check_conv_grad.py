@@ -1,4 +1,4 @@
-"""ConvGrad on a device against float64: types, forms, omitted outputs, and the same bits in two runs.
+"""ConvGrad on a device against float64: types, forms, layouts, omitted outputs, and the same bits in two runs.
 
 ``python check_conv_grad.py DEVICE``. On the CPU the function of the op runs in its place.
 """
@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 import bngrad
+from bngrad.passes.lower.conv_grad_op import to_channels_last
 from bngrad.runtime.ort_values import run_on_values, to_ort_value
 from bngrad.validation.training_ops._windows import slide
 from bngrad.validation.training_ops.convolution import conv_grad
@@ -24,7 +25,12 @@ TYPES = {
     "float16": (np.dtype(np.float16), TensorProto.FLOAT16, 2e-3),
     "bfloat16": (np.dtype(ml_dtypes.bfloat16), TensorProto.BFLOAT16, 1.6e-2),
 }
-"""The types, with the largest error relative to the largest value; algorithms by transforms are less exact."""
+"""The types, with the largest error relative to the largest value."""
+LARGE_FLOAT = 1e-4
+"""That of the large form in float: cuDNN takes Winograd's algorithm, whose transforms are less exact."""
+TF32 = 5e-3
+"""That of products in TF32, whose factors have 11 bits."""
+LAYOUTS = ("channels first", "channels last")
 INPUTS, OUTPUTS = ("dY", "X", "W"), ("dX", "dW", "dB")
 FORMS = {
     "3x3": ((4, 16, 14, 14), (32, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
@@ -87,30 +93,59 @@ def model_of(x, w, attributes, outputs, element_type):
     return result
 
 
-def run(form, kind, device, outputs=OUTPUTS, seed=0):
-    """Compares one form, and returns the largest error over its bound."""
+def in_layout(array, layout):
+    """An array, of which the channels are the second dimension."""
+    return np.ascontiguousarray(np.moveaxis(array, 1, -1)) if layout == LAYOUTS[1] and array.ndim > 1 else array
+
+
+def with_channels_last(model):
+    """The model, for arrays of that layout."""
+    to_channels_last([node for node in model.graph if node.domain == "bngrad"], model)
+    for value in (*model.graph.inputs, *(value for node in model.graph for value in node.outputs)):
+        if value.shape is not None and len(value.shape) > 1:
+            value.shape = ir.Shape([value.shape[0], *value.shape[2:], value.shape[1]])
+    return model
+
+
+def run(form, kind, device, outputs=OUTPUTS, *, tf32=False):
+    """Compares one form in both layouts, and returns the largest error over its bound."""
     x, w, attributes = FORMS[form]
     dtype, element_type, bound = TYPES[kind]
+    if kind == "float":
+        bound = TF32 if tf32 else LARGE_FLOAT if form == "large" else bound
     geometry = {name: value for name, value in attributes.items() if name != "group"}
     shapes = {"dY": (x[0], w[0], *slide(x[2:], w[2:], **geometry).out), "X": x, "W": w}
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     wide = np.float64 if kind == "double" else np.float32
     feeds = {name: rng.standard_normal(shape).astype(dtype).astype(wide) for name, shape in shapes.items()}
-    session = bngrad.session(model_of(x, w, attributes, outputs, element_type), device=device)
-    values = {name: to_ort_value(array) for name, array in feeds.items()}
-    first, second = run_on_values(session, values), run_on_values(session, values)
-    for name, array in first.items():
-        assert array.tobytes() == second[name].tobytes(), f"{name} of two runs differs"
     exact = {name: array.astype(np.float64) for name, array in feeds.items()}
     expected = dict(zip(OUTPUTS, conv_grad(**exact, **attributes), strict=True))
-    worst = 0.0
-    for name, array in first.items():
-        assert array.shape == expected[name].shape, f"{name} has shape {array.shape}"
-        error = np.max(np.abs(array - expected[name]), initial=0)
-        limit = bound * np.max(np.abs(expected[name]), initial=0)
-        assert error <= limit, f"{name}: error {error:.3g}, bound {limit:.3g}"
-        worst = max(worst, error / limit if limit else 0)
-    return worst
+    errors = []
+    for layout in LAYOUTS:
+        model = model_of(x, w, attributes, outputs, element_type)
+        session = bngrad.session(
+            with_channels_last(model) if layout == LAYOUTS[1] else model, device=device, tf32=tf32
+        )
+        values = {name: to_ort_value(in_layout(array, layout)) for name, array in feeds.items()}
+        first, second = run_on_values(session, values), run_on_values(session, values)
+        for name, array in first.items():
+            assert array.tobytes() == second[name].tobytes(), f"{layout}: {name} of two runs differs"
+            exact_result = in_layout(expected[name], layout)
+            assert array.shape == exact_result.shape, f"{layout}: {name} has shape {array.shape}"
+            error = np.max(np.abs(array - exact_result), initial=0)
+            limit = bound * np.max(np.abs(exact_result), initial=0)
+            assert error <= limit, f"{layout}: {name}: error {error:.3g}, bound {limit:.3g}"
+            errors.append(error / limit if limit else 0)
+    return max(errors)
+
+
+def check_tf32(device):
+    """Checks that a session's option is that of cuDNN: the error is that of TF32 if it is set."""
+    for outputs in (("dX",), ("", "dW")):
+        with check(f"conv-grad TF32 {'-'.join(outputs)}") as notes:
+            error = TF32 * run("3x3", "float", device, outputs, tf32=True)
+            assert error > 10 * TYPES["float"][2], f"error {error:.3g} is that of float"
+            notes.append(f"error {error:.3g}")
 
 
 def main(device, quick):
@@ -126,6 +161,9 @@ def main(device, quick):
         for outputs in FEWER_OUTPUTS:
             with check(f"conv-grad {form} {'-'.join(outputs)}") as notes:
                 notes.append(f"{run(form, 'float', device, outputs):.2f} of its bound")
+    if device != "cpu":
+        check_tf32(device)
 
 
-main(sys.argv[1], quick="--quick" in sys.argv)
+if __name__ == "__main__":
+    main(sys.argv[1], quick="--quick" in sys.argv)
