@@ -143,6 +143,7 @@ def _weight_of_each(
 def _total(at: NodeSite, labels: ir.Value, w: ir.Value | None, dtype: ir.DataType) -> ir.Value:
     """The sum of w; 1 if all labels are ignored, so that the gradient is 0 as in ORT."""
     if w is None:
-        return at.op("Cast", at.op("Size", labels), to=int(dtype))
+        # Size and its Cast would run on the CPU, which a CUDA graph may not contain.
+        return at.op("ReduceSum", at.op("Expand", at.constant(1, dtype), at.op("Shape", labels)), keepdims=0)
     total = at.op("ReduceSum", w, keepdims=0)
     return at.op("Where", at.op("Equal", total, at.constant(0, dtype)), at.constant(1, dtype), total)

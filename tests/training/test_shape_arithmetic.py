@@ -19,7 +19,7 @@ def test_nodes_that_read_shapes(layout, tmp_path):
     step = bngrad.training_step(MODEL, optimizer=bngrad.SGD(momentum=0.9), layout=layout)
     nodes = optimized(step.model, tmp_path / "optimized.onnx")
     counts = Counter(node.op_type for node in nodes if node.op_type in COMPUTE_INTEGERS)
-    assert counts == {"Size": 1, "Shape": 4}  # of the labels; of their classes, a pool and a Flatten
+    assert counts == {"Shape": 5}  # of the labels, of their classes, a pool and a Flatten
 
 
 def optimized(model, path):
