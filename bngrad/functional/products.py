@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from bngrad.autodiff.loss_and_wrt import is_new_statistic, reaching_values
+from bngrad.autodiff.loss_and_wrt import IndependentError, is_new_statistic, reaching_values
 from bngrad.autodiff.metadata import KEY
 from bngrad.autodiff.prepare_forward import inlined
+from bngrad.autodiff.running_statistics import is_statistic
 from bngrad.errors import ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.fresh_names import Names
@@ -27,6 +28,7 @@ from bngrad.graph.name_messages import unknown_name
 from bngrad.graph.node_makers import NodesAfter, NodesAtEnd, nodes_at_start
 from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.nodes import PRODUCT
+from bngrad.graph.same_values import readers
 from bngrad.graph.shapes import shape_of, zeros
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.opset.known_shapes import type_text
@@ -83,9 +85,8 @@ def vjp(
         seeds[str(y.name)] = str(seed.name)
         product = make.typed("Mul", y, in_shape_of(make, seed, y))
         parts.append(_sum(make, product, wide))
-    products = [
-        make.typed("Mul", x, make.constant(0, dtype_of(x))) for x in forward.graph.inputs if x.name in independent
-    ]
+    sources = [x for x in forward.graph.inputs if x.name in independent and not _is_statistic(x)]
+    products = [make.typed("Mul", x, make.constant(0, dtype_of(x))) for x in sources]
     parts += [_sum(make, product, wide) for product in products]
     loss = make.op("Sum", *parts)
     loss.type, loss.shape = ir.TensorType(wide), ir.Shape([])
@@ -96,10 +97,37 @@ def vjp(
         wrt = [str(x.name) for x in inputs if x in reaching and x.name not in seeds.values()]
         if not wrt:
             raise ModelError("no float input of the model has a path to its outputs; name weights with wrt=")
-    result = differentiate(forward, replace(options, loss=str(loss.name), wrt=wrt))
+    zero: list[str] = []
+    while True:
+        left = [name for name in wrt if name not in zero]
+        try:
+            result = differentiate(forward, replace(options, loss=str(loss.name), wrt=left))
+        except IndependentError as error:
+            if not {*error.names} <= {*independent} or {*error.names} >= {*left}:
+                raise
+            zero += error.names
+        else:
+            break
+    gradients = result.gradients | {name: _zero_gradient(result.model, name) for name in zero}
     _remove_outputs(result.model, [result.loss])
     mark(result.model, "vjp")
-    return result.model, seeds, result.gradients
+    return result.model, seeds, {name: gradients[name] for name in wrt}
+
+
+def _is_statistic(value: ir.Value) -> bool:
+    """Returns whether batch norms read a value as a running statistic, which nothing else may read then."""
+    return any(is_statistic(*reader) for reader in readers(value))
+
+
+def _zero_gradient(model: ir.Model, name: str) -> str:
+    """Adds an output of zeros, the gradient with respect to an input, and returns its name."""
+    names = Names(model)
+    make = NodesAtEnd(model.graph, names, _INNER)
+    x = next(value for value in model.graph.inputs if value.name == name)
+    gradient = zeros(make, shape_of(make, x), dtype_of(x))
+    gradient.name, gradient.shape = free_name(names, gradient_name(name)), x.shape
+    model.graph.outputs.append(gradient)
+    return str(gradient.name)
 
 
 def _sum(make: NodesAtEnd, value: ir.Value, dtype: ir.DataType) -> ir.Value:
