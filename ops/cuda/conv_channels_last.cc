@@ -50,7 +50,8 @@ std::unique_ptr<ConvChannelsLast::Plan> ConvChannelsLast::MakePlan(const ConvCha
 void ConvChannelsLast::RunSamples(const ConvChannelsLastArguments& a, Device& device) const {
   const CudnnRun run = device.cudnn();
   const Plan& plan = plans_.Get(a.x_shape, a.w_shape, [&] {
-    std::unique_ptr<Plan> last = MakePlan(a, run, true);
+    std::unique_ptr<Plan> last;
+    if (MayTakeChannelsLast(attributes_, a.type)) last = MakePlan(a, run, true);
     return last != nullptr ? std::move(last) : MakePlan(a, run, false);
   });
   const size_t size = SizeOf(a.type);

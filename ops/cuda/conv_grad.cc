@@ -79,6 +79,7 @@ void ConvGrad::RunBatch(const ConvGradArguments& a, Device& device) const {
   const int64_t chunk = std::min(most, a.x_shape[0]), rest = a.x_shape[0] % chunk;
   ConvGradArguments samples = a;
   if (a.channels_last) {
+    if (!MayTakeChannelsLast(attributes_, a.type)) return RunTransposed(a, device);
     const CudnnRun run = device.cudnn();
     for (const int64_t count : {chunk, rest == 0 ? chunk : rest}) {
       samples.x_shape[0] = samples.dy_shape[0] = count;

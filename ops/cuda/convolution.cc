@@ -86,6 +86,10 @@ std::optional<Algorithm> Choose(const CudnnRun& run, ElementType type, bool chan
   return chosen;
 }
 
+bool MayTakeChannelsLast(const ConvAttributes& attributes, ElementType type) {
+  return attributes.group == 1 && attributes.strides.size() <= 2 && type != ElementType::kDouble;
+}
+
 Factors::Factors(ElementType type) {
   static const double doubles[] = {1, 0};
   static const float floats[] = {1, 0};

@@ -43,6 +43,9 @@ std::optional<Algorithm> Choose(const CudnnRun& run, ElementType type, bool chan
                                 const std::string& name, Descriptor convolution, int fallback,
                                 const Proposer& propose, const Sizer& size);
 
+// False for what is transposed to channels first without asking cuDNN: what was not tried on a card.
+bool MayTakeChannelsLast(const ConvAttributes& attributes, ElementType type);
+
 // The factors 1 and 0 as cuDNN takes them.
 struct Factors {
   explicit Factors(ElementType type);
@@ -50,8 +53,7 @@ struct Factors {
 };
 
 // The number of samples in one call of cuDNN, which counts in int32. Throws InvalidArgument if there is none;
-// its message has `y_name`, and `option`
-// as what to leave out.
+// its message has `y_name`, and `option` as what to leave out.
 int64_t SamplesPerCall(const ConvAttributes& attributes, const Shape& x, const Shape& w, const Shape& y,
                        const char* y_name, const char* option);
 

@@ -3,7 +3,7 @@
 //   FAKE_CUDNN_FAIL=cudnnCreate   this function returns an error
 //   FAKE_CUDNN_VERSION=8902       the version
 //   FAKE_CUDNN_CHOICE=none        no algorithm is proposed
-//   FAKE_CUDNN_LAYOUT=last        no array may have channels first
+//   FAKE_CUDNN_LAYOUT=last        no array may have channels first; =first: or last
 //   FAKE_CUDNN_TF32=1             float has to be multiplied in TF32; otherwise it must not
 // With channels last it takes two spatial dimensions and one group, and no double.
 // Declared here as in cuDNN's headers, and not by ops/cuda/cudnn.hpp.
@@ -160,7 +160,7 @@ int MathOf(int type) {
 bool Takes(const Tensor& x, const Tensor& w, const Tensor& dy, const Convolution& c) {
   if (x.last != w.last || x.last != dy.last) return false;
   if (!x.last) return !Is("FAKE_CUDNN_LAYOUT", "last");
-  return x.type != 1 && x.dims.size() == 4 && c.groups == 1;
+  return x.type != 1 && x.dims.size() == 4 && c.groups == 1 && !Is("FAKE_CUDNN_LAYOUT", "first");
 }
 
 // False for what the ops must not take: see Propose.

@@ -236,6 +236,12 @@ def test_cudnn_computes_with_channels_last(library, case, monkeypatch):
         check(library, *CASES["group"], channels_last=True)
 
 
+@pytest.mark.parametrize("case", ["3x3", "1-d", "pads differ", "divided"])
+def test_cudnn_refuses_channels_last(library, case, monkeypatch):
+    monkeypatch.setenv("FAKE_CUDNN_LAYOUT", "first")
+    check(library, *CASES[case], chunks=3, channels_last=True)
+
+
 @pytest.mark.parametrize("case", ["3x3", "1-d"])
 @pytest.mark.parametrize("channels_last", [False, True], ids=LAYOUTS)
 def test_no_algorithm_is_proposed(library, case, channels_last, monkeypatch):
