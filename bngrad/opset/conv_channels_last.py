@@ -62,33 +62,37 @@ def output_sizes(sizes: Sequence[int | None], attributes: Mapping[str, Sequence[
 
 def _infer(context: onnx.shape_inference.InferenceContext) -> None:
     """Infers the type of Y from X, with N of X, M of W, and the spatial dimensions by the attributes."""
-    x, w = context.get_input_type(0), context.get_input_type(1)
-    if x is None:
+    lists = {name: context.get_attribute(name).ints for name in ATTRIBUTES if name not in INTEGERS}
+    rank = len(lists["kernel_shape"])
+    for name, values in lists.items():
+        if len(values) != rank * (2 if name == "pads" else 1) or (name == "strides" and 0 in values):
+            message = f"{name} is {list(values)}, which does not fit a kernel of {rank} dimensions"
+            raise onnx.shape_inference.InferenceError(message)
+    types = {name: context.get_input_type(index) for index, name in enumerate(INPUTS)}
+    shapes = {
+        name: value.tensor_type.shape.dim
+        for name, value in types.items()
+        if value is not None and value.tensor_type.HasField("shape")
+    }
+    for name, shape in shapes.items():
+        if len(shape) != 2 + rank:
+            message = f"{name} has {len(shape)} dimensions; expected {2 + rank}, for a kernel of {rank}"
+            raise onnx.shape_inference.InferenceError(message)
+    if (x := types.get("X")) is None:
         return
     result = onnx.TypeProto()
-    result.CopyFrom(x)
-    lists = {name: context.get_attribute(name).ints for name in ATTRIBUTES if name not in INTEGERS}
-    for name, value in (("X", x), ("W", w)):
-        _check_rank(name, value, 2 + len(lists["kernel_shape"]))
-    if x.tensor_type.HasField("shape"):
-        _, *spatial, last = result.tensor_type.shape.dim
+    result.tensor_type.elem_type = x.tensor_type.elem_type
+    if len(shapes) == len(INPUTS):
+        batch, *spatial, _ = shapes["X"]
         sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in spatial]
-        for dim, size in zip(spatial, output_sizes(sizes, lists), strict=True):
-            dim.Clear()
+        dims = result.tensor_type.shape.dim
+        dims.add().CopyFrom(batch)
+        for size in output_sizes(sizes, lists):
+            dim = dims.add()
             if size is not None:
                 dim.dim_value = size
-        last.Clear()
-        if w is not None and w.tensor_type.HasField("shape"):
-            last.CopyFrom(w.tensor_type.shape.dim[0])
+        dims.add().CopyFrom(shapes["W"][0])
     context.set_output_type(0, result)
-
-
-def _check_rank(name: str, value: onnx.TypeProto | None, rank: int) -> None:
-    if value is None or not value.tensor_type.HasField("shape"):
-        return
-    if (actual := len(value.tensor_type.shape.dim)) != rank:
-        message = f"{name} has {actual} dimensions; expected {rank}, two more than kernel_shape has values"
-        raise onnx.shape_inference.InferenceError(message)
 
 
 onnx_registry.register([schema()])

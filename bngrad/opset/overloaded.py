@@ -4,5 +4,8 @@ from __future__ import annotations
 
 from bngrad.opset import conv_channels_last, conv_grad
 
-SIGNATURES = {op.NAME: op.SIGNATURE for op in (conv_grad, conv_channels_last)}
+SIGNATURES = {
+    conv_grad.NAME: conv_grad.SIGNATURE,
+    conv_channels_last.NAME: conv_channels_last.SIGNATURE,
+}
 """The documentation of the inputs, outputs and attributes of each, by the name of the op."""

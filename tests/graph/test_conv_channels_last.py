@@ -117,12 +117,41 @@ def test_unknown_sizes_stay_unknown():
     onnx.checker.check_model(proto, full_check=True)
 
 
+@pytest.mark.parametrize("unknown", ["X", "W", "XW"])
+def test_unknown_types_stay_unknown(unknown):
+    types = {"X": "float[N,7,6,3]", "W": "float[4,2,3,3]"}
+    inputs = [f"{type_} {name}" for name, type_ in types.items() if name not in unknown]
+    nodes = [f"{name} = other.Op(a)" for name in unknown]
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 17, "bngrad" : 1, "other" : 1]>
+        g ({", ".join(["float[2] a", *inputs])}) => (float[B,C,D,E] z) {{ {" ".join(nodes)}
+          y = bngrad.ConvChannelsLast <dilations = [1, 1], group: int = 1, kernel_shape = [2, 3],
+                                       pads = [0, 0, 0, 0], strides = [1, 1]> (X, W)
+          z = Identity(y) }}""")
+    inferred = onnx.shape_inference.infer_shapes(model).graph.value_info
+    if unknown == "W":
+        (y,) = (value.type.tensor_type for value in inferred if value.name == "y")
+        assert (y.elem_type, y.HasField("shape")) == (onnx.TensorProto.FLOAT, False)
+    else:
+        assert "y" not in {value.name for value in inferred}
+
+
 @pytest.mark.parametrize("name", ["X", "W"])
 def test_another_rank_is_refused(name):
     x, w, attributes = CASES["2-d"]
     model = ir.to_proto(model_of((x, w, attributes)))
     del model.graph.input["XW".index(name)].type.tensor_type.shape.dim[1]
-    message = f"{name} has 3 dimensions; expected 4, two more than kernel_shape has values"
+    message = f"{name} has 3 dimensions; expected 4, for a kernel of 2"
+    with pytest.raises(onnx.shape_inference.InferenceError, match=message):
+        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+
+@pytest.mark.parametrize(("name", "values"), [("pads", [1, 1]), ("strides", [0, 1]), ("dilations", [1])])
+def test_attributes_of_another_rank_are_refused(name, values):
+    model = ir.to_proto(model_of(CASES["2-d"]))
+    (attribute,) = (attribute for attribute in model.graph.node[0].attribute if attribute.name == name)
+    attribute.ints[:] = values
+    message = rf"{name} is \[{', '.join(map(str, values))}\], which does not fit a kernel of 2 dimensions"
     with pytest.raises(onnx.shape_inference.InferenceError, match=message):
         onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
