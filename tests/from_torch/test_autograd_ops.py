@@ -25,10 +25,8 @@ from bngrad.torch.autograd.table import OPS
 from bngrad.validation.float64 import EvaluationError, evaluate
 
 assert ops, "it fills the table"
-IN_NUMPY = {
-    ("", name)
-    for name in ("Bernoulli", "Dropout", "DynamicQuantizeLinear", "EyeLike", "RandomNormalLike", "RandomUniformLike")
-}
+IN_NUMPY = {("", name) for name in ("Bernoulli", "Dropout", "EyeLike", "RandomNormalLike", "RandomUniformLike")}
+IN_NUMPY |= {("", "DynamicQuantizeLinear")}
 BATCH_NORMS = ("Grad", "ReluGrad", "Statistics", "Training")
 IN_TRAINING_GRAPHS = {BATCH_NORM_INTERNAL, *((DOMAIN, f"BatchNormalization{name}") for name in BATCH_NORMS)}
 WITHOUT = {("", name) for name in ("DFT", "DeformConv", "DequantizeLinear", "If", "Loop", "STFT", "Scan")}

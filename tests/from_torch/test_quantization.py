@@ -57,10 +57,11 @@ def test_validate_against_torch_refuses_roundings():
     """Nothing in PyTorch would show the gradient of the quantizer."""
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 19]> g (float[2, 3] x) => (float loss) <
-        float[3, 2] w = {1, 2, 3, 4, 5, 6}, float s = {0.1}> { q = QuantizeLinear (w, s) d = DequantizeLinear (q, s) m = MatMul (x, d)
+        float[3, 2] w = {1, 2, 3, 4, 5, 6}, float s = {0.1}> {
+        q = QuantizeLinear (w, s) d = DequantizeLinear (q, s) m = MatMul (x, d)
         loss = ReduceSum <keepdims = 0> (m) }"""
     )
-    with pytest.raises(bngrad.UnsupportedNodeError, match="^QuantizeLinear node 'q' .* a gradient passes it"):
+    with pytest.raises(bngrad.UnsupportedNodeError, match=r"^QuantizeLinear node 'q' .* a gradient passes it"):
         bngrad.validate(model, against="torch")
 
 
@@ -77,6 +78,18 @@ class Quantized(nn.Module):
         weight = torch.fake_quantize_per_channel_affine(self.first.weight, self.scales, self.zeros, 0, -128, 127)
         y = functional.linear(x, weight, self.first.bias).relu()
         return self.second(torch.fake_quantize_per_tensor_affine(y, 0.01, 0, 0, 127))
+
+
+def trained(optimizer, compute):
+    """The losses of 20 steps in PyTorch."""
+    losses = []
+    for _ in range(20):
+        loss = compute()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def exported(module, x, *, dynamo):
@@ -100,13 +113,7 @@ def test_quantization_aware_training(dynamo):
     trainer = bngrad.Trainer(step, learning_rate=0.3)
     losses = [trainer.step(x=x.numpy(), labels=labels.numpy()) for _ in range(20)]
     optimizer = torch.optim.SGD(module.parameters(), lr=0.3)
-    expected = []
-    for _ in range(20):
-        loss = functional.cross_entropy(module(x), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        expected.append(loss.item())
+    expected = trained(optimizer, lambda: functional.cross_entropy(module(x), labels))
     np.testing.assert_allclose(losses, expected, rtol=1e-3)
     assert losses[-1] < 0.8 * losses[0]
 
@@ -207,15 +214,8 @@ def test_adapters_of_an_int4_model():
     losses = [trainer.step(x=x, labels=labels, **ends) for _ in range(20)]
     module = Block(arrays, weights)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
-    expected = []
-    for _ in range(20):
-        loss = functional.cross_entropy(
-            module(torch.from_numpy(x)).flatten(0, 1), torch.from_numpy(labels).flatten()
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        expected.append(loss.item())
+    x, labels = torch.from_numpy(x), torch.from_numpy(labels).flatten()
+    expected = trained(optimizer, lambda: functional.cross_entropy(module(x).flatten(0, 1), labels))
     np.testing.assert_allclose(losses, expected, rtol=2e-3)
     assert losses[-1] < 0.7 * losses[0]
     state = trainer.state_dict()
