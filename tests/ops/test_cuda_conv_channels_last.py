@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -19,12 +14,10 @@ from bngrad.graph.conv_channels_last import conv_channels_last
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.validation.training_ops.convolution import conv
-from test_cuda_conv_grad import CASES, TYPES, WRONG_ATTRIBUTES, attributes_of, session_of
+from test_cuda_conv_grad import CASES, TYPES, WRONG_ATTRIBUTES, attributes_of, printed_by, session_of
 from test_programs import only_linux
 
 pytestmark = only_linux
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -247,16 +240,7 @@ for name in FAULTS:
 messages["difference"] = np.abs(session.run(None, feeds)[0] - expected_of(feeds, attributes)).max()
 print(json.dumps(messages))
 """
-    folders = os.pathsep.join(map(str, (HERE, HERE.parent)))
-    done = subprocess.run(
-        [sys.executable, "-c", body],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": folders},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    messages = json.loads(done.stdout)
+    messages = printed_by(body)
     assert messages.pop("difference") < 1e-5
     assert list(messages) == FAULTS
     for fault, message in messages.items():

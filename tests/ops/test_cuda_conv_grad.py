@@ -376,6 +376,20 @@ FAULTS = [
 """Functions in the order in which the first run calls them."""
 
 
+def printed_by(body):
+    """The object that a program prints as JSON; it may import the tests."""
+    folders = os.pathsep.join(map(str, (HERE, HERE.parent)))
+    done = subprocess.run(
+        [sys.executable, "-c", body],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": folders},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
 def test_faults(library):
     """Each ends a run in one line that names the node, and the session goes on once it is over."""
     body = f"""
@@ -399,16 +413,7 @@ _, dw, _ = session.run(None, feeds)
 messages["difference"] = np.abs(dw - conv_grad(**feeds, **attributes)[1]).max()
 print(json.dumps(messages))
 """
-    folders = os.pathsep.join(map(str, (HERE, HERE.parent)))
-    done = subprocess.run(
-        [sys.executable, "-c", body],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": folders},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    messages = json.loads(done.stdout)
+    messages = printed_by(body)
     assert messages.pop("difference") < 1e-5
     expected = {name: f"{name} failed with CUDNN_STATUS_EXECUTION_FAILED (5000)" for name in FAULTS} | {
         "8902": "cuDNN has version 8.9; expected 9.0 or newer. Install it, or leave out --conv-grad",
