@@ -36,8 +36,8 @@ WITHOUT_CASE = {
     *(BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")),
     *((DOMAIN, f"BatchNormalization{name}") for name in ("Grad", "ReluGrad", "Statistics")),
 }
-"""test_op_versions.py has the random ops, test_straight_through.py what differences do not show, tests/functional the
-second derivatives; a batch norm in a case becomes one of the others."""
+"""test_op_versions.py has the random ops, test_straight_through.py what differences do not show, tests/functional
+the second derivatives; a batch norm in a case becomes one of the others."""
 
 NEWEST = 20
 """The newest opset that all kernels of the training build are for."""
