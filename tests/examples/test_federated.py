@@ -18,7 +18,7 @@ def rows_of(text):
     tables = re.split(r"\n(equal|skewed) classes\n", text)
     rows = {}
     for division, table in zip(tables[1::2], tables[2::2], strict=True):
-        for line in re.findall(r"^\| (\D[^|]*?) \| (\d.*) \|$", table, re.MULTILINE):
+        for line in re.findall(r"^\| ((?!after)\D[^|]*?) \| (\d.*) \|$", table, re.MULTILINE):
             rows[division, line[0]] = [tuple(map(float, cell.split(", "))) for cell in line[1].split(" | ")]
     return rows
 
