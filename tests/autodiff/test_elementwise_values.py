@@ -161,7 +161,7 @@ def test_dropout(name, training, builder, oracle):
     else:
         model = lowered(case)
     ratio = 0.5 if "x, ," in case.body else 0.25
-    x, weight = (np.random.default_rng(i).standard_normal([3, 8]).astype(np.float32) for i in (0, 1))
+    x, weight = (np.random.default_rng(i).standard_normal([30, 8]).astype(np.float32) for i in (0, 1))
     dtype = np.float16 if "float16" in case.inputs else np.float32
     feeds = {"x": x, "y_weight": weight, "r": np.array(ratio, dtype), "t": np.array(training)}
     run = session(with_output(model, "y"), "function")

@@ -98,7 +98,7 @@ def test_tf32_is_the_option_of_the_session(library, monkeypatch):
 
 @pytest.mark.parametrize("case", ["3x3", "1-d", "pads differ", "divided"])
 def test_cudnn_computes_with_channels_last(library, case, monkeypatch):
-    """What it takes is not transposed, and the rest is."""
+    """Only what cuDNN does not take is transposed."""
     monkeypatch.setenv("FAKE_CUDNN_LAYOUT", "last")
     check(library, *CASES[case])
     with pytest.raises(Exception, match="cudnnGetConvolutionForwardWorkspaceSize failed"):
