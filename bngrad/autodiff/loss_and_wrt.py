@@ -125,7 +125,9 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         if not _is_float(value):
             raise ModelError(f"{_typed(value)} has no gradient; expected a float")
         if value not in reaching:
-            raise IndependentError(f"loss {loss.name!r} does not depend on {name!r}{why_no_gradient(value)}", [name])
+            raise IndependentError(
+                f"loss {loss.name!r} does not depend on {name!r}{why_no_gradient(value)}", [name]
+            )
         wrt.append(value)
     return wrt
 
