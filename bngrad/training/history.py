@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bngrad.io.files import AnyModel
+    from bngrad.training.step_info import StepInfo
 
 _KEYS = ("step", "loss", "learning_rate", "gradient_norm", "seconds")
 
@@ -102,3 +103,12 @@ class History:
         page = html.escape(pages().history_page(self))
         style = f"width: 100%; height: {_HEIGHT}px; border: 0"
         return f'<iframe srcdoc="{page}" title="Training" style="{style}"></iframe>'
+
+
+def described(info: StepInfo, implementation: str, device: str) -> dict[str, str]:
+    """Returns what a training is done with, for its page."""
+    optimizer = ", ".join(
+        str(value) if key == "name" else f"{key} {value}" for key, value in info.optimizer.items()
+    )
+    described = {"optimizer": optimizer, "implementation": implementation, "device": device}
+    return described | ({} if info.clip_norm is None else {"clip-norm": str(info.clip_norm)})

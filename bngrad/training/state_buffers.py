@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bngrad.errors import InputError
 from bngrad.runtime.ort_values import Buffer
 
 if TYPE_CHECKING:
@@ -64,3 +65,20 @@ class StateBuffers:
         if self._info.flat is not None:
             return self._info.unflatten(self._buffers[self._info.flat.input].read())
         return {name: buffer.read() for name, buffer in self._buffers.items()}
+
+
+def calls_of(state: Mapping[str, Array], info: StepInfo) -> int:
+    """Returns the number of calls that a state has seen.
+
+    Raises:
+        InputError: Its counters are not those of a step.
+    """
+    step, micro_step, skipped = (
+        sum(int(state[name]) for name in info.names(role)) for role in ("step", "micro_step", "skipped")
+    )
+    if min(step, skipped) < 0 or not 0 <= micro_step < info.accumulate:
+        raise InputError(
+            f"the state counts {step} updates and {micro_step} calls since; expected 0 or more updates, and "
+            f"less than {info.accumulate} calls"
+        )
+    return step * info.accumulate + micro_step + skipped

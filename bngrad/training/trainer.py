@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -16,18 +16,15 @@ from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
 from bngrad.options import RunningVariance
 from bngrad.runtime.device import CPU, Device
-from bngrad.runtime.device_arrays import value_of
-from bngrad.runtime.ort_values import run_on_values
 from bngrad.runtime.session import session
 from bngrad.training.data_inputs import not_finite, require_data, require_data_for
-from bngrad.training.history import History, pages
+from bngrad.training.history import History, described, pages
 from bngrad.training.label_checks import LabelChecks
-from bngrad.training.loss_of_batches import LossOfBatches
 from bngrad.training.prefetch import sent_ahead
 from bngrad.training.ranks import Ranks
 from bngrad.training.same_step import require_alone, require_same_step
 from bngrad.training.schedules import as_schedule
-from bngrad.training.state_buffers import StateBuffers
+from bngrad.training.state_buffers import StateBuffers, calls_of
 from bngrad.training.state_origin import StateDict, check_origin, state_document
 from bngrad.training.statistics_of_step import StatisticsOfStep
 from bngrad.training.step_errors import (
@@ -36,6 +33,7 @@ from bngrad.training.step_errors import (
     require_finite_state,
     require_useful_scale,
 )
+from bngrad.training.step_evaluation import StepEvaluation
 from bngrad.training.step_files import read_state_of_step, write_state
 from bngrad.training.step_session import StepSession
 from bngrad.training.to_inference import random_nodes
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
     from bngrad.distributed import Communicator
     from bngrad.options import Implementation
     from bngrad.runtime.device_arrays import DeviceArray
+    from bngrad.training.loss_of_batches import LossOfBatches
     from bngrad.training.reestimated import ReestimatedStatistics
     from bngrad.training.schedules import Schedule
     from bngrad.training.step_info import StepInfo
@@ -135,13 +134,12 @@ class Trainer:
         """The state is in the buffers numbered by the remainder by 2."""
         self.outputs: dict[str, Array] = {}
         """The further outputs of the last step, by name."""
-        self.history = History(step.model, _described(step.info, implementation, device), device)
+        self.history = History(step.model, described(step.info, implementation, device), device)
         """The losses of the steps; `History.add` adds validations, which `report` shows, too."""
         self.uses_averages = step.info.ema is not None
         """True if `evaluate`, `estimate_statistics` and `finalize` take the moving averages of the step; False to
         take the weights and running statistics themselves."""
-        self._flat_averages: tuple[int, dict[str, onnxruntime.OrtValue]] | None = None
-        """The vector with the averages, of a call in the flat layout."""
+        self._evaluation = StepEvaluation(step, make_session, self.device)
         self.load_state_dict(self._training_step.state)
 
     @property
@@ -262,9 +260,9 @@ class Trainer:
         Raises:
             InputError: See `evaluate`.
         """
-        session, parts = self._evaluation
-        outputs = self._run_evaluation(session, self._require_data(data, self.info.evaluation_size_conditions))
-        return outputs, outputs.pop(parts.output)
+        arrays = self._require_data(data, self.info.evaluation_size_conditions)
+        outputs = self._evaluated(self._evaluation.session, arrays)
+        return outputs, outputs.pop(self.loss_of_batches.output)
 
     def prefetch(self, batches: Iterable[Mapping[str, ArrayLike]]) -> Iterator[Mapping[str, Any]]:
         """Yields batches for `step`, each fetched and copied to the device while the step before it runs.
@@ -316,7 +314,7 @@ class Trainer:
             session = self._make_session(estimate.model)
             for batch in batches:
                 arrays = require_data_for(estimate.inputs, batch, self.info, self.device)
-                estimate.add(self._run_evaluation(session, arrays))
+                estimate.add(self._evaluated(session, arrays))
             estimate.moments.require_batches()
         state = self.state_dict()
         averages = self.info.averages if self.uses_averages else {}
@@ -328,7 +326,7 @@ class Trainer:
     @property
     def loss_of_batches(self) -> LossOfBatches:
         """The loss of several batches, from the parts that `evaluate_parts` returns for each."""
-        return self._evaluation[1]
+        return self._evaluation.loss_of_batches
 
     def state_dict(self) -> dict[str, Array]:
         """Returns a copy of the state: weights, running statistics, optimizer state, and counters.
@@ -361,12 +359,13 @@ class Trainer:
             if isinstance(state, StateDict):
                 lines = check_origin("the state", state.origin, self.info, anyway=anyway)
             state = self.info.require_state(state)
-            calls = _calls_of(state, self.info)
+            calls = calls_of(state, self.info)
         if self.ranks.size > 1:
             state = self.ranks.from_first("state", state)
-            calls = _calls_of(state, self.info)
+            calls = calls_of(state, self.info)
         self._session.buffers[calls % 2].write(state)
-        self._calls, self._flat_averages = calls, None
+        self._calls = calls
+        self._evaluation.forget()
         warn(lines)
 
     def save(self, path: str | os.PathLike[str], **notes: Any) -> None:  # noqa: ANN401 - anything that JSON has
@@ -439,38 +438,10 @@ class Trainer:
         self.labels.require(arrays)
         return arrays
 
-    @cached_property
-    def _evaluation(self) -> tuple[onnxruntime.InferenceSession, LossOfBatches]:
-        model = as_ir(self._training_step.evaluation)
-        parts = LossOfBatches(model, self.info.data, self.info.loss)
-        return self._make_session(model), parts
-
-    def _run_evaluation(
+    def _evaluated(
         self, session: onnxruntime.InferenceSession, data: Mapping[str, Array | DeviceArray]
     ) -> dict[str, Array]:
-        """Runs the evaluation graph, or a graph made of it, with the present state."""
-        try:
-            with self.device.errors():
-                values = {name: value_of(array) for name, array in data.items()}
-                return run_on_values(session, values | self._evaluated)
-        except BngradError:
-            raise
-        except Exception as error:
-            raise refused(error) from error
-
-    @property
-    def _evaluated(self) -> dict[str, onnxruntime.OrtValue]:
-        """The values of the evaluation graph: those of the state, with averages in place of what they are of."""
-        inputs = dict(self._current.inputs)
-        if not self.uses_averages:
-            return inputs
-        if self.info.flat is None:
-            return inputs | {name: inputs[average] for name, average in self.info.averages.items()}
-        if self._flat_averages is None or self._flat_averages[0] != self._calls:
-            buffers = StateBuffers(self.info, self.device)
-            buffers.write(self.info.averaged(self._current.read()))
-            self._flat_averages = self._calls, dict(buffers.inputs)
-        return self._flat_averages[1]
+        return self._evaluation.run(session, data, self._current, calls=self._calls, averages=self.uses_averages)
 
     @property
     def _current(self) -> StateBuffers:
@@ -493,25 +464,3 @@ class Trainer:
         )
         error.on_all_ranks = True
         return error
-
-
-def _calls_of(state: Mapping[str, Array], info: StepInfo) -> int:
-    """The number of calls that a state has seen."""
-    step, micro_step, skipped = (
-        sum(int(state[name]) for name in info.names(role)) for role in ("step", "micro_step", "skipped")
-    )
-    if min(step, skipped) < 0 or not 0 <= micro_step < info.accumulate:
-        raise InputError(
-            f"the state counts {step} updates and {micro_step} calls since; expected 0 or more updates, and "
-            f"less than {info.accumulate} calls"
-        )
-    return step * info.accumulate + micro_step + skipped
-
-
-def _described(info: StepInfo, implementation: str, device: str) -> dict[str, str]:
-    """Returns what a training is done with, for its page."""
-    optimizer = ", ".join(
-        str(value) if key == "name" else f"{key} {value}" for key, value in info.optimizer.items()
-    )
-    described = {"optimizer": optimizer, "implementation": implementation, "device": device}
-    return described | ({} if info.clip_norm is None else {"clip-norm": str(info.clip_norm)})
