@@ -7,8 +7,8 @@ If a ReLU unit changes sides within the step, the loss has a kink there, and the
 neither side. If a gradient disagrees, the difference of the two one-sided slopes shows whether the loss is smooth.
 If it is smooth, the gradient is wrong; otherwise a smaller step is used, and finally a nearby point.
 
-In a large network, v moves the inputs of a group of gradients together. If such a group disagrees, each of its
-gradients is compared by itself.
+In a large network, v moves the inputs of a group of gradients together. If such a group disagrees, its halves are
+compared, and at last each gradient by itself.
 """
 
 from __future__ import annotations
@@ -127,9 +127,14 @@ def _rows(
     """Returns the row of each gradient, or the reason why it cannot be checked, by the gradient's input."""
     rows: dict[str, Row | str] = {}
     if elements_of(points.first.feeds) > MAX_ELEMENTS:
-        for group in groups_of(points.first.bounds(gradients)):
-            rows |= _together(points, group, gradients, generator)
+        groups = groups_of(points.first.bounds(gradients))
+        while groups:
+            group = groups.pop()
+            together = _together(points, group, gradients, generator)
+            rows |= together
             progress(len(rows), len(gradients))
+            if not together and len(group) > 2:  # fewer gradients have fewer kinks, and one may be wrong
+                groups += [group[: len(group) // 2], group[len(group) // 2 :]]
     for wrt, output in gradients.items():
         if wrt not in rows:
             rows[wrt] = _checked(points, wrt, output, generator)
