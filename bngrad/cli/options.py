@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-REPORT = "Report"
+DATA, REPORT = "Data", "Report"
 
 option = functools.partial(click.option, cls=Option)
 
@@ -42,6 +42,26 @@ external_data_option = option(
     "OUTPUT's folder or below it (shared). They are never read into memory.  [default: weights are stored in "
     "OUTPUT, or copied if it would exceed protobuf's 2 GB limit]",
 )
+
+
+def data_option(inputs: str, note: str = "") -> Callable[[C], C]:
+    """Returns the option for the files of data.
+
+    Args:
+        inputs: The inputs whose names the arrays have.
+        note: A sentence more.
+    """
+    return option(
+        "--data",
+        required=True,
+        multiple=True,
+        metavar="FILE.npz",
+        group=DATA,
+        shell_complete=complete_files(".npz", ".npy"),
+        help=f"Arrays by the names of {inputs}: an .npz file, a folder of .npy files, or NAME=FILE.npy "
+        f"(repeatable).{note}",
+    )
+
 
 sarif_option = option(
     "--sarif",

@@ -8,8 +8,7 @@ import click
 
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
-from bngrad.cli.options import external_data_option, model_argument, option
-from bngrad.cli.shell_completion import complete_files
+from bngrad.cli.options import DATA, data_option, external_data_option, model_argument, option
 from bngrad.reports.visible import visible
 
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from bngrad.cli.documents import RestoreDocument
     from bngrad.io.external_data import ExternalData
-
-_DATA = "Data"
 
 
 @click.command(
@@ -31,20 +28,11 @@ _DATA = "Data"
 )
 @model_argument
 @option("-o", "--output", required=True, type=click.Path(), help="File to write the model to.")
-@option(
-    "--data",
-    required=True,
-    multiple=True,
-    metavar="FILE.npz",
-    group=_DATA,
-    shell_complete=complete_files(".npz", ".npy"),
-    help="Arrays by the names of MODEL's inputs: an .npz file, a folder of .npy files, or NAME=FILE.npy "
-    "(repeatable). Labels may be left out; other arrays are not used.",
-)
+@data_option("MODEL's inputs", " Labels may be left out; other arrays are not used.")
 @option(
     "--batch-size",
     type=click.IntRange(1),
-    group=_DATA,
+    group=DATA,
     help="Most samples in a batch.  [default: 32, or that of MODEL]",
 )
 @option(

@@ -9,8 +9,7 @@ import click
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
-from bngrad.cli.options import external_data_option, model_argument, option, options_of
-from bngrad.cli.shell_completion import complete_files
+from bngrad.cli.options import DATA, data_option, external_data_option, model_argument, option, options_of
 from bngrad.option_fields import BATCH_NORMS
 from bngrad.options import ForwardOptions
 from bngrad.reports.visible import visible
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from bngrad.training.loss_functions import LossFunction
     from bngrad.training.metrics import Evaluation
 
-_DATA = "Data"
-
 
 @click.command(
     "statistics",
@@ -39,20 +36,11 @@ _DATA = "Data"
 )
 @model_argument
 @option("-o", "--output", required=True, type=click.Path(), help="File to write the model to.")
-@option(
-    "--data",
-    required=True,
-    multiple=True,
-    metavar="FILE.npz",
-    group=_DATA,
-    shell_complete=complete_files(".npz", ".npy"),
-    help="Arrays by the names of MODEL's inputs: an .npz file, a folder of .npy files, or NAME=FILE.npy "
-    "(repeatable). Labels may be left out; other arrays are not used.",
-)
+@data_option("MODEL's inputs", " Labels may be left out; other arrays are not used.")
 @option(
     "--batch-size",
     type=click.IntRange(1),
-    group=_DATA,
+    group=DATA,
     help="Most samples in a batch; the batches are of equal size, as far as possible.  [default: 32, or that of "
     "MODEL]",
 )
@@ -61,7 +49,7 @@ _DATA = "Data"
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    group=_DATA,
+    group=DATA,
     help="Seed of the order of the samples.",
 )
 @option(

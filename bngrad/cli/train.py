@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from bngrad.cli.help import Command
-from bngrad.cli.options import option
+from bngrad.cli.options import DATA, data_option, option
 from bngrad.cli.shell_completion import complete_files
 from bngrad.option_fields import OUTPUT
 from bngrad.runtime.device import CPU
@@ -17,7 +17,7 @@ from bngrad.runtime.device import CPU
 _NOT_FINITE, _INTERRUPTED = 1, 130
 """Exit codes."""
 
-_DATA, _DEVICE, _RATE, _RANKS = "Data", "Device", "Learning rate", "Distributed"
+_DEVICE, _RATE, _RANKS = "Device", "Learning rate", "Distributed"
 
 
 @click.command(
@@ -33,40 +33,31 @@ _DATA, _DEVICE, _RATE, _RANKS = "Data", "Device", "Learning rate", "Distributed"
     """,
 )
 @click.argument("step", type=click.Path(path_type=Path), shell_complete=complete_files(".onnx"))
-@option(
-    "--data",
-    required=True,
-    multiple=True,
-    metavar="FILE.npz",
-    group=_DATA,
-    shell_complete=complete_files(".npz", ".npy"),
-    help="Arrays by the names of STEP's data inputs: an .npz file, a folder of .npy files, or NAME=FILE.npy "
-    "(repeatable).",
-)
+@data_option("STEP's data inputs")
 @option(
     "--validation",
     multiple=True,
     metavar="FILE.npz",
-    group=_DATA,
+    group=DATA,
     shell_complete=complete_files(".npz", ".npy"),
     help="Validation data, like --data (repeatable).",
 )
 @option(
     "--validation-split",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    group=_DATA,
+    group=DATA,
     help="Fraction of the data to validate on instead: a random choice, which depends on --seed.",
 )
 @option(
-    "--batch-size", type=click.IntRange(1), group=_DATA, help="Samples in a batch.  [default: 32, or that of STEP]"
+    "--batch-size", type=click.IntRange(1), group=DATA, help="Samples in a batch.  [default: 32, or that of STEP]"
 )
-@option("--drop-last", is_flag=True, group=_DATA, help="Leave out the last batch of an epoch if it is smaller.")
+@option("--drop-last", is_flag=True, group=DATA, help="Leave out the last batch of an epoch if it is smaller.")
 @option(
     "--seed",
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    group=_DATA,
+    group=DATA,
     help="Seed of the order of the samples and of the validation split.",
 )
 @option("--epochs", type=click.IntRange(1), default=10, show_default=True, help="Passes over the data.")

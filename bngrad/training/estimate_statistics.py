@@ -104,15 +104,8 @@ class StatisticsEstimate:
             chosen_norms,
             [(names[node], {_place(slot) for slot in slots.values()}) for node, slots in complete.items()],
         )
-        evaluation = self._model.clone()
         keys = {index[node]: norm.key for node, norm in zip(nodes, chosen_norms, strict=True)}
-        for number, node in enumerate(evaluation.graph):
-            node.name = keys.get(number, node.name)
-        left_out = running_outputs(evaluation)
-        output = next((str(v.name) for v in evaluation.graph.outputs if v not in left_out), None)
-        if output is None:
-            raise ModelError("the model has no output but running statistics; expected a forward model")
-        evaluation = evaluation_graph(evaluation, {}, output, batch_statistics=True, in_place=True)
+        evaluation = evaluation_with_names(self._model, keys)
         self.graph, self._outputs = moments_graph(evaluation, set(keys.values()), model)
         self.batch_norms = [norm for norm in chosen_norms if norm.key in self._outputs]
         """The batch norms that get new statistics."""
@@ -140,6 +133,26 @@ class StatisticsEstimate:
         put_values(model, values, Names(model))
         check(model, self._source)
         return Estimated(model, results, moments.batches)
+
+
+def evaluation_with_names(model: ir.Model, names: Mapping[int, str]) -> ir.Model:
+    """Returns the graph of inference mode, without running statistics as outputs, with new names of some nodes.
+
+    Args:
+        model: The forward model; it is not changed.
+        names: The new names, by the number of the node in the main graph.
+
+    Raises:
+        ModelError: The model has no other outputs.
+    """
+    result = model.clone()
+    for number, node in enumerate(result.graph):
+        node.name = names.get(number, node.name)
+    left_out = running_outputs(result)
+    output = next((str(value.name) for value in result.graph.outputs if value not in left_out), None)
+    if output is None:
+        raise ModelError("the model has no output but running statistics; expected a forward model")
+    return evaluation_graph(result, {}, output, batch_statistics=True, in_place=True)
 
 
 def add_batches(

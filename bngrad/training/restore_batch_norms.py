@@ -31,9 +31,8 @@ from bngrad.graph.torch_records import hand_over_folded
 from bngrad.inspection.model_warnings import folded_layers
 from bngrad.passes.check import check
 from bngrad.passes.prepare.infer_types import InferTypesPass
-from bngrad.training.estimate_statistics import add_batches
-from bngrad.training.evaluation import evaluation_graph
-from bngrad.training.finalize import inlined_copy, running_outputs
+from bngrad.training.estimate_statistics import add_batches, evaluation_with_names
+from bngrad.training.finalize import inlined_copy
 from bngrad.training.moments import variance
 from bngrad.training.moments_graph import moments_of_layers
 from bngrad.training.reestimated import Moments, Normalized, in_type
@@ -83,15 +82,8 @@ class Restoration:
         self._names = node_names(self._model)
         numbers = {node: number for number, node in enumerate(self._model.graph)}
         self._layers = {f"bngrad_layer_{numbers[node]}": node for node in self._chosen(layers)}
-        evaluation = self._model.clone()
         keys = {numbers[node]: key for key, node in self._layers.items()}
-        for number, node in enumerate(evaluation.graph):
-            node.name = keys.get(number, node.name)
-        left_out = running_outputs(evaluation)
-        output = next((str(v.name) for v in evaluation.graph.outputs if v not in left_out), None)
-        if output is None:
-            raise ModelError("the model has no output but running statistics; expected a forward model")
-        evaluation = evaluation_graph(evaluation, {}, output, batch_statistics=True, in_place=True)
+        evaluation = evaluation_with_names(self._model, keys)
         axes = {key: _axes(node) for key, node in self._layers.items()}
         self.graph, self._outputs = moments_of_layers(evaluation, axes, model)
         self.inputs = [str(value.name) for value in self.graph.graph.inputs]
