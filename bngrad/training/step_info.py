@@ -296,6 +296,7 @@ def write_step_info(model: "ir.Model", info: StepInfo) -> None:
         "loss_scale": info.loss_scale,
         "size_conditions": list(info.size_conditions),
         "evaluation_size_conditions": list(info.evaluation_size_conditions),
+        "labels": [vars(label_range) for label_range in info.labels],
         "batch_norms": [vars(batch_norm) for batch_norm in info.batch_norms],
         "model": info.model,
     }
@@ -303,8 +304,6 @@ def write_step_info(model: "ir.Model", info: StepInfo) -> None:
         document["flat"] = _set_fields(info.flat)
     if info.fingerprint is not None:
         document["fingerprint"] = vars(info.fingerprint)
-    if info.labels:
-        document["labels"] = [vars(label_range) for label_range in info.labels]
     if info.ema is not None:
         document["ema"] = info.ema
     model.metadata_props[KEY] = json.dumps(document)

@@ -37,6 +37,7 @@ RUNS = {
     "inspect-several": (0, ["inspect", "model.onnx", "joint.onnx"]),
     "inspect-unreadable": (2, ["inspect", "model.onnx", "train.npz"]),
     "step": (0, ["step", "model.onnx", "-o", "new.onnx"]),
+    "step-without-labels": (0, ["step", "network.onnx", "--loss-fn", "mse", "-o", "new.onnx"]),
     "step-flat-adamw-loss": (0, ADAMW_STEP.split()),
     "train": (0, [*TRAIN, "-o", "out.onnx", "--state-out", "out.safetensors", "--checkpoint", "c.safetensors"]),
     "train-validation": (0, [*TRAIN, "--validation", "test.npz", "--patience", "1"]),
