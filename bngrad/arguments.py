@@ -30,11 +30,14 @@ def require_number(argument: str, value: object, expected: str = "a number") -> 
     """Returns a number of any type, also of NumPy's, as a float.
 
     Raises:
-        InputError: It is not a real number.
+        InputError: It is not a real number, or beyond the range of a float.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{argument} is {value!r}; expected {expected}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InputError(f"{argument} is beyond the range of a float; expected {expected}") from None
 
 
 def require_names(**arguments: Sequence[str] | None) -> None:

@@ -46,7 +46,7 @@ class Client(NamedTuple):
     document: Mapping[str, Any]
     """The record of the state, see `state_document`."""
     weight: float
-    """The weight in the average, such as the number of its samples."""
+    """The weight in the average, such as the number of its samples, or its share in the sum of all."""
 
     def names(self, *roles: str) -> list[str]:
         """Returns the names of the tensors with some roles."""
@@ -77,9 +77,13 @@ def averaged(clients: Sequence[Client], options: AverageOptions, own: Client | N
 
     Raises:
         InputError: The states are of different steps, a tensor is missing or not finite, a variance is negative,
-            or gradients are being accumulated; a name is no weight; or a state does not record its batch norms,
-            which ``merge`` and ``fedbn`` need.
+            or gradients are being accumulated; a name is no weight; a state does not record its batch norms, which
+            ``merge`` and ``fedbn`` need; or the weights, or an average, are beyond the range of their type.
     """
+    total = sum(client.weight for client in clients)
+    if total == np.inf:
+        raise InputError(f"the weights sum up to {total}; expected a finite number")
+    clients = [client._replace(weight=client.weight / total) for client in clients]
     first = clients[0]
     for client in clients:
         _require_sound(client)
@@ -99,7 +103,7 @@ def averaged(clients: Sequence[Client], options: AverageOptions, own: Client | N
             value = _merged_variance(clients, name, pairs[name])
         else:
             value = _mean(clients, name)
-        result[name] = np.asarray(value).astype(dtype)
+        result[name] = _in_type(np.asarray(value), dtype, f"{role.replace('_', ' ')} {name!r}")
     if options.optimizer == "reset":
         reset = first.names(*_OPTIMIZER, *_COUNTS, "growth_tracker")
         result |= {name: np.zeros_like(result[name]) for name in reset}
@@ -171,10 +175,7 @@ def _batch_norms(first: Client) -> list[dict[str, Any]]:
 
 
 def _mean(clients: Sequence[Client], name: str) -> Array:
-    total = sum(client.weight for client in clients)
-    shares = [client.weight / total for client in clients]
-    terms = [client.arrays[name].astype(np.float64) * share for client, share in zip(clients, shares, strict=True)]
-    mean: Array = np.sum(terms, axis=0)
+    mean: Array = np.sum([client.arrays[name].astype(np.float64) * client.weight for client in clients], axis=0)
     return mean
 
 
@@ -188,6 +189,14 @@ def _merged_variance(clients: Sequence[Client], var: str, mean: str) -> Array:
     return variance(merge_moments(parts))
 
 
+def _in_type(value: Array, dtype: np.dtype[Any], what: str) -> Array:
+    with np.errstate(over="ignore"):
+        result = value.astype(dtype)
+    if not np.isfinite(result).all():
+        raise InputError(f"the average of {what} is beyond the range of {dtype}; check that of each client")
+    return result
+
+
 def _wide(array: Array) -> np.dtype[Any]:
     """Returns the type in a state: float for the 16-bit types, in which a client may send its tensors."""
     is_short = array.dtype.itemsize == 2 and array.dtype.kind in "fV"
@@ -195,8 +204,13 @@ def _wide(array: Array) -> np.dtype[Any]:
 
 
 def _require_sound(client: Client) -> None:
-    """Refuses a state that is not finite, or in the middle of an update."""
+    """Refuses a state that lacks a tensor, is not finite, or is in the middle of an update."""
     roles = client.document["roles"]
+    if names := sorted(roles.keys() ^ client.arrays.keys()):
+        raise InputError(
+            f"{client.name} does not have the tensors that it records: {names[0]!r}; expected the state of a "
+            "trainer"
+        )
     for name, role in roles.items():
         array = client.arrays[name]
         if array.dtype.kind not in "iub" and not np.isfinite(array.astype(np.float64)).all():

@@ -60,6 +60,13 @@ def test_the_average_of_numpy(step, states):
         assert result[name].dtype == spec.dtype
 
 
+@pytest.mark.parametrize("scale", [5e-324, 1e-310, 1e300, 10**300])
+def test_only_the_ratio_of_the_weights_counts(scale, states):
+    result, expected = (average(states[:2], [weight, 3 * weight]) for weight in (scale, 1))
+    for name, array in expected.items():
+        np.testing.assert_allclose(result[name], array, rtol=1e-6, err_msg=name)
+
+
 def test_one_round_has_the_statistics_of_the_union():
     """In double to 1e-12: one process that has all data, and clients that estimate those of their own."""
     step, clients = step_of("double", optimizer="sgd"), []
@@ -181,6 +188,31 @@ REFUSED = {
         lambda s: s,
         {"weights": [1, 0, 1]},
         "the weight of state 1 is 0; expected a finite number above 0",
+    ),
+    "weights beyond the range": (
+        lambda s: s[:2],
+        {"weights": [1e308, 1e308]},
+        "the weights sum up to inf; expected a finite number",
+    ),
+    "weight beyond the range": (
+        lambda s: s[:1],
+        {"weights": [10**400]},
+        "the weight of state 0 is beyond the range of a float; expected a number",
+    ),
+    "union beyond the range": (
+        lambda s: [changed(s[0], "mean1", 3e38), changed(s[1], "mean1", -3e38)],
+        {},
+        "the average of running statistic 'var1' is beyond the range of float32; check that of each client",
+    ),
+    "a state that lacks a tensor": (
+        lambda s: [s[0], StateDict({name: s[1][name] for name in s[1] if name != "w1"}, s[1].document)],
+        {},
+        "state 1 does not have the tensors that it records: 'w1'; expected the state of a trainer",
+    ),
+    "a state with another tensor": (
+        lambda s: [StateDict({**s[0], "w9": s[0]["w1"]}, s[0].document), s[1]],
+        {},
+        "state 0 does not have the tensors that it records: 'w9'; expected the state of a trainer",
     ),
     "number": (lambda s: s, {"weights": [1]}, "there are 1 weights for 3 states; expected one for each"),
     "none": (lambda _: [], {}, "states is []; expected a sequence of one or more states"),
