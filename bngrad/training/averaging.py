@@ -138,7 +138,7 @@ def _pairs(first: Client, options: AverageOptions) -> dict[str, str]:
     if options.statistics != "merge" or options.fedbn or not statistics:
         return {}
     means: dict[str, set[str]] = {}
-    for batch_norm in _batch_norms(first):
+    for batch_norm in _batch_norms(first, "mean", "var"):
         means.setdefault(batch_norm["var"], set()).add(batch_norm["mean"])
     ambiguous = [var for var, names in means.items() if len(names) > 1]
     if ambiguous:
@@ -158,15 +158,18 @@ def _averages(first: Client) -> dict[str, str]:
     return averages
 
 
-def _batch_norms(first: Client) -> list[dict[str, Any]]:
+def _batch_norms(first: Client, *keys: str) -> list[dict[str, Any]]:
+    """Returns the record of each batch norm whose tensors of some keys are in the state."""
     try:
         batch_norms = [dict(batch_norm) for batch_norm in first.document["batch_norms"]]
+        batch_norms = [norm for norm in batch_norms if all(norm[key] is not None for key in keys)]
         pairs = [
-            tuple(first.arrays[batch_norm[key]].shape for key in ("mean", "var")) for batch_norm in batch_norms
+            [first.arrays[norm[key]].shape for key in ("mean", "var") if norm[key] is not None]
+            for norm in batch_norms
         ]
     except (KeyError, TypeError, ValueError):
-        pairs = []
-    if not pairs or any(mean != var for mean, var in pairs):
+        batch_norms, pairs = [], []
+    if not batch_norms or any(len(set(shapes)) > 1 for shapes in pairs):
         raise InputError(
             f"{first.name} does not record its batch norms, as a state of this bngrad does; make the step again, "
             "or give statistics mean or local"

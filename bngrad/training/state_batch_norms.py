@@ -20,22 +20,27 @@ _COPIES = ("Cast", "Identity", "Reshape", "Slice")
 
 
 def state_batch_norms(evaluation: ir.Model, info: StepInfo) -> tuple[StateBatchNorm, ...]:
-    """Returns the batch norms of an evaluation graph whose running statistics are in the state.
+    """Returns the batch norms of an evaluation graph that read a tensor of the state.
 
     Args:
         evaluation: The evaluation graph, of any layout.
         info: The metadata of the step.
     """
-    return tuple(batch_norms_by_node(evaluation, info).values())
+    return tuple(_by_node(evaluation, info).values())
 
 
 def batch_norms_by_node(evaluation: ir.Model, info: StepInfo) -> dict[ir.Node, StateBatchNorm]:
-    """Returns the same, by the nodes of the graph."""
+    """Returns those whose running statistics are in the state, by the nodes of the graph."""
+    norms = _by_node(evaluation, info)
+    return {node: norm for node, norm in norms.items() if norm.mean is not None and norm.var is not None}
+
+
+def _by_node(evaluation: ir.Model, info: StepInfo) -> dict[ir.Node, StateBatchNorm]:
     names, result = node_names(evaluation), {}
     for node in filter(is_of_onnx, evaluation.graph):
-        scale, bias, mean, var = (_state_of(value, info.state) for value in node.inputs[1:5])
-        if mean is not None and var is not None:
-            result[node] = StateBatchNorm(names[node], scale, bias, mean, var)
+        tensors = [_state_of(value, info.state) for value in node.inputs[1:5]]
+        if any(tensors):
+            result[node] = StateBatchNorm(names[node], *tensors)
     return result
 
 

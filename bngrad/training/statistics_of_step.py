@@ -53,11 +53,11 @@ class StatisticsOfStep:
         self._unbiased: dict[str, bool] = {}
         for number, node in enumerate(chosen(evaluation, names, places, batch_norms)):
             key, epsilon = f"bngrad_norm_{number}", read_attribute(node, "epsilon", 1e-5)
-            norms.append(Normalized(key, names[node], epsilon, places[node].mean, places[node].var))
+            norms.append(Normalized(key, names[node], epsilon, str(places[node].mean), str(places[node].var)))
             rule = rules.get(names[node], any(rules.values()))
             self._unbiased[key] = rule if running_variance is None else running_variance == "unbiased"
             node.name = key
-        require_whole_groups(norms, [(norm.name, {norm.mean, norm.var}) for norm in places.values()])
+        require_whole_groups(norms, [(norm.name, {str(norm.mean), str(norm.var)}) for norm in places.values()])
         self.model, self.outputs = moments_graph(evaluation, {norm.key for norm in norms}, source)
         """The graph of the moments, and the names of its outputs by the keys of the batch norms."""
         self._norms = [norm for norm in norms if norm.key in self.outputs]

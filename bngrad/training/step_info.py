@@ -110,10 +110,10 @@ class StateBatchNorm:
     """Its scale; None if it is no tensor of the state."""
     bias: str | None
     """Its bias; None if it is no tensor of the state."""
-    mean: str
-    """Its running mean."""
-    var: str
-    """Its running variance."""
+    mean: str | None
+    """Its running mean; None if it is no tensor of the state."""
+    var: str | None
+    """Its running variance; None if it is no tensor of the state."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class StepInfo:
     labels: tuple[LabelRange, ...] = ()
     """The ranges of class labels and other indices among the data."""
     batch_norms: tuple[StateBatchNorm, ...] = ()
-    """The batch norms whose running statistics are in the state; none for a step of an older bngrad."""
+    """The batch norms that read a tensor of the state; none for a step of an older bngrad."""
     ema: float | None = None
     """The decay of the moving averages of weights and running statistics; None if there are none."""
     loss_scale: str | None = None

@@ -105,6 +105,18 @@ def test_what_stays_a_clients_own(states):
             np.testing.assert_array_equal(result[name], shared[name], err_msg=name)
 
 
+def test_fedbn_keeps_the_scale_of_a_batch_norm_with_frozen_statistics():
+    step = bngrad.training_step(stacked("float"), loss="loss", training=["layer1.bn"])
+    states = [client(step, 9, seed).state_dict() for seed in range(2)]
+    assert not {"mean2", "var2"} & set(states[0])
+    result = average(states, [1, 1], fedbn=True, own=1)
+    for name in ("s1", "b1", "s2", "b2"):
+        np.testing.assert_array_equal(result[name], states[1][name], err_msg=name)
+    merged = average(states, [1, 1])
+    means, variances = ([state[name].astype(np.float64) for state in states] for name in ("mean1", "var1"))
+    np.testing.assert_allclose(merged["var1"], np.mean(variances, 0) + np.var(means, 0), rtol=1e-6)
+
+
 def test_a_reset_optimizer_begins_anew(step, states):
     result = average(states, SIZES, optimizer="reset")
     assert not any(result[name].any() for name in step.info.names("optimizer", "step"))
