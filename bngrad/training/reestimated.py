@@ -95,13 +95,19 @@ class Moments:
         self.batches += 1
 
     def require_batches(self) -> None:
-        """Refuses to estimate statistics from nothing.
+        """Refuses to estimate statistics from nothing, or a variance from one value.
 
         Raises:
-            InputError: There was no batch.
+            InputError: There was no batch, or one value for each channel in all.
         """
         if not self.batches:
             raise InputError("there is no batch to estimate running statistics from; expected at least one")
+        for key, total in self.totals.items():
+            if total[0].min(initial=2) < 2:
+                raise InputError(
+                    f"{self._of} {self._names[key]!r} has one value for each channel in all data, whose variance "
+                    "is 0; expected at least 2: give more samples"
+                )
 
 
 def new_statistics(

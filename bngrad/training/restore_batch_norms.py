@@ -119,8 +119,8 @@ class Restoration:
             batches: Batches: an array for each data input.
 
         Raises:
-            InputError: ONNX Runtime refuses the data, what the model computes is not finite, there is no batch, or
-                a statistic does not fit into its type.
+            InputError: ONNX Runtime refuses the data, what the model computes is not finite, there is no batch, a
+                layer has one value for each channel in all batches, or a statistic does not fit into its type.
         """
         norms = [Normalized(key, self._names[node], self._epsilon, "", "") for key, node in self._layers.items()]
         moments = Moments(norms, of="layer")

@@ -132,6 +132,16 @@ def test_data_that_are_not_finite():
         Restoration(as_ir(network()), ["conv1"]).run(data)
 
 
+def test_a_variance_of_one_value_is_refused():
+    (data,) = batches((1,))
+    assert Restoration(as_ir(network()), ["conv1"]).run([data]).batch_norms  # 16 values for each channel
+    with pytest.raises(
+        InputError, match=r"layer 'fc1' has one value for each channel in all data, whose variance is"
+    ):
+        Restoration(as_ir(network()), ["fc1"]).run([data])
+    assert Restoration(as_ir(network()), ["fc1"]).run([data, data]).batches == 2
+
+
 def test_a_bias_that_another_node_reads_stays():
     model = network()
     model.graph.output.append(onnx.helper.make_empty_tensor_value_info("copy"))
