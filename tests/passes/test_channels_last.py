@@ -141,6 +141,18 @@ def test_results_and_transposes(name, rng):
     close(run(changed, feeds), run(original, feeds), 1e-5)
 
 
+NAMES_TAKEN = f"""({X}, {W3}) => (float[N,4,4,3] h_channels_last, float[N,3,6,5] x_channels_last) {{
+    x_channels_last = Neg (x) h = Conv (x_channels_last, w) h_channels_last = Relu (h) }}"""
+
+
+def test_outputs_keep_names_that_end_like_those_of_the_pass(rng):
+    original, changed = read(NAMES_TAKEN), read(NAMES_TAKEN)
+    assert ChannelsLastPass()(changed).modified
+    assert [value.name for value in changed.graph.outputs] == ["h_channels_last", "x_channels_last"]
+    feeds = feeds_for(ir.to_proto(original), rng)
+    close(run(changed, feeds), run(original, feeds), 1e-5)
+
+
 @pytest.mark.parametrize("name", STAYS)
 def test_what_stays(name):
     graph = read(STAYS[name])

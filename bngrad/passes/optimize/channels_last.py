@@ -185,7 +185,8 @@ class _Layout:
             return self.last[value]
         if value not in self._transposed:
             rank = _rank(value) or 0
-            node = self._transpose(value, [0, *range(2, rank), 1], f"{value.name}_channels_last")
+            name = self._names.fresh(f"{value.name}_channels_last")
+            node = self._transpose(value, [0, *range(2, rank), 1], name)
             self._graph.insert_before(reader, node)
             self._transposed[value] = node.outputs[0]
         return self._transposed[value]
@@ -207,8 +208,6 @@ class _Layout:
         node = ir.node("Transpose", [value], attributes, name=self._names.fresh(f"{value.name}_Transpose"))
         (result,) = node.outputs
         result.name, result.type, result.shape = name, value.type, _permuted(value.shape, perm)
-        if name.endswith("_channels_last"):
-            result.name = self._names.fresh(name)
         return node
 
     def clean_up(self) -> None:
