@@ -47,6 +47,7 @@ from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
 from bngrad.passes.prepare.raise_opset import raise_opset
 from bngrad.passes.prepare.return_state import NOTES, STATE, ReturnStatePass, notes_of, state_of
+from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.bernoulli import BernoulliPass
 from bngrad.passes.workarounds.keep_dropout import KeepDropoutPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
@@ -252,7 +253,7 @@ def for_target(
         KeepDropoutPass(),
         BernoulliPass(),
         *([MatrixVectorPass(), ChainSumsPass()] if target == "stock" else []),
-        *([InferTypesPass(), ChannelsLastPass()] if channels_last and target == "stock" else []),
+        *([InferTypesPass(), AllAxesPass(), ChannelsLastPass()] if channels_last and target == "stock" else []),
         *([OrderByDepthPass()] if target == "stock" else []),
         EmbedFunctionsPass(functions),
         # ORT's builder imports every domain that it knows, in versions that an older release refuses.
