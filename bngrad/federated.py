@@ -58,8 +58,8 @@ def average(
 
     Raises:
         InputError: There is no state; a file cannot be read or written, or is not a state; the states are of
-            different training steps; a tensor is not finite, or a running variance is negative; a state is in the
-            middle of an update; weights are missing or not above 0; ``own`` is missing, superfluous or no index.
+            different training steps; a tensor or an average is not finite, or a running variance is negative; a
+            state is in the middle of an update; ``path`` is one of the states; weights are missing or not above 0; ``own`` is missing, superfluous or no index.
     """
     chosen = AverageOptions(**options)
     clients = _clients(states, weights)
@@ -69,11 +69,15 @@ def average(
         raise InputError(f"{what}; {expected}")
     if own is not None and not 0 <= own < len(clients):
         raise InputError(f"own is {own}; expected the index of a client, 0 to {len(clients) - 1}")
+    if path is not None:
+        path = check_output(path)
+        for state in states:
+            check_output(path, state if isinstance(state, str | os.PathLike) else None)
     result = averaged(clients, chosen, None if own is None else clients[own])
     shares = [client.weight for client in clients]
     document = {**clients[0].document, "notes": {"samples": sum(shares), "weights": shares}}
     if path is not None:
-        write_document(check_output(path), result, document)
+        write_document(path, result, document)
     return StateDict(result, document)
 
 

@@ -305,7 +305,10 @@ def test_the_command(step, tmp_path, monkeypatch, capsys):
         ([*files, "--own", "d.safetensors"], "--own d.safetensors is not one of the states"),
         ([*files, "--weights", "many"], "--weights is 'many'; expected numbers"),
         (["missing.safetensors"], "missing.safetensors does not exist"),
+        ([*files, "-o", "b.safetensors"], "output b.safetensors is the input; choose another file"),
     ):
-        assert run(["average", *arguments, "-o", "d.safetensors"]) == 2
+        assert run(["average", "-o", "d.safetensors", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "d.safetensors").exists()
+    with pytest.raises(InputError, match=r"output a\.safetensors is the input"):
+        average(files, path="a.safetensors")
