@@ -59,7 +59,8 @@ def average(
     Raises:
         InputError: There is no state; a file cannot be read or written, or is not a state; the states are of
             different training steps; a tensor or an average is not finite, or a running variance is negative; a
-            state is in the middle of an update; ``path`` is one of the states; weights are missing or not above 0; ``own`` is missing, superfluous or no index.
+            state is in the middle of an update; ``path`` is one of the states; weights are missing or not above 0;
+            ``own`` is missing, superfluous or no index.
     """
     chosen = AverageOptions(**options)
     clients = _clients(states, weights)
