@@ -73,9 +73,11 @@ class Restoration:
     """
 
     def __init__(self, model: ir.Model, layers: Sequence[str] | None = None, *, epsilon: float = 1e-5) -> None:
-        if not 0 < epsilon < np.inf:
-            raise InputError(f"epsilon is {epsilon}; expected a finite number above 0")
-        self._source, self._epsilon = model, float(np.float32(epsilon))
+        with np.errstate(over="ignore"):
+            rounded = float(np.float32(epsilon))
+        if not 0 < rounded < np.inf:
+            raise InputError(f"epsilon is {epsilon}; expected a finite number above 0 in float32")
+        self._source, self._epsilon = model, rounded
         self._model = inlined_copy(model)
         fold_branches(self._model)
         InferTypesPass()(self._model)

@@ -114,6 +114,8 @@ REFUSED = {
         "ConvTranspose node 'conv2' (outputs t) cannot get a batch norm: a batch",
     ),
     "epsilon": (["conv1"], {"epsilon": 0}, InputError, "epsilon is 0; expected a finite number above 0"),
+    "epsilon that float32 rounds to 0": (["conv1"], {"epsilon": 1e-60}, InputError, "epsilon is 1e-60; expected"),
+    "epsilon beyond float32": (["conv1"], {"epsilon": 1e60}, InputError, "epsilon is 1e+60; expected"),
 }
 
 
