@@ -253,7 +253,8 @@ def for_target(
         KeepDropoutPass(),
         BernoulliPass(),
         *([MatrixVectorPass(), ChainSumsPass()] if target == "stock" else []),
-        *([InferTypesPass(), AllAxesPass(), ChannelsLastPass()] if channels_last and target == "stock" else []),
+        *([InferTypesPass(), ChannelsLastPass()] if channels_last and target == "stock" else []),
+        *([AllAxesPass()] if target == "stock" else []),
         *([OrderByDepthPass()] if target == "stock" else []),
         EmbedFunctionsPass(functions),
         # ORT's builder imports every domain that it knows, in versions that an older release refuses.

@@ -15,6 +15,7 @@ from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import nodes_at_start
 from bngrad.passes.prepare.stable_logs import StableLogsPass
+from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.bernoulli import BernoulliPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 from bngrad.passes.workarounds.sigmoid import SigmoidPass
@@ -75,6 +76,7 @@ def make_state_inputs(model: ir.Model, values: Mapping[str, Array]) -> None:
     """
     BernoulliPass()(model)
     MatrixVectorPass()(model)
+    AllAxesPass()(model)
     StableLogsPass()(model)
     SigmoidPass()(model)
     take_state(model, {name: array for name, array in values.items() if name in model.graph.initializers})

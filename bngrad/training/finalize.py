@@ -30,6 +30,7 @@ from bngrad.passes.check import check
 from bngrad.passes.pipeline import foreign_nodes
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import raise_opset
+from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 from bngrad.training.to_inference import refuse_batch_statistics, refuse_random, to_inference
 from bngrad.training.trained_values import put_values
@@ -143,6 +144,7 @@ def to_inference_model(
     InferTypesPass()(model)
     _keep_outputs(model, outputs)
     MatrixVectorPass()(model)
+    AllAxesPass()(model)
     # Nodes that only the loss needs may be invalid in inference mode.
     RemoveUnusedNodesPass()(model)
     to_inference(model, names)

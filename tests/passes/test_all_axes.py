@@ -92,3 +92,22 @@ def test_a_training_graph_with_channels_last(node, rng):
     )
     for name, a, b in zip(names, actual, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_a_user_s_transposes(rng):
+    """The training graph, and the inference model, without channels last."""
+    text = """g (float[2,5,6,4] x) => (float loss)
+        <int64[8] pads = {0, 1, 2, 1, 0, 1, 1, 0}, int64[4] axes = {0, 1, 3, 2}, float[2,6,9,6] w = {WEIGHTS}>
+        { c = Transpose <perm = [0, 3, 1, 2]> (x) p = Pad (c, pads, , axes)
+          y = Transpose <perm = [0, 2, 3, 1]> (p) q = Mul (y, w) loss = ReduceSum <keepdims = 0> (q) }"""
+    numbers = rng.standard_normal(2 * 6 * 9 * 6).round(3)
+    forward = onnx.parser.parse_model(header(18) + text.replace("WEIGHTS", ", ".join(map(str, numbers))))
+    x = rng.standard_normal((2, 5, 6, 4)).astype(np.float32)
+    expected = run(ir.from_proto(forward), x, "ORT_DISABLE_ALL")
+    training = bngrad.differentiate(forward, loss="loss", wrt=["w"])
+    (loss, gradient) = bngrad.session(training).run(["loss", "w_grad"], {"x": x})
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(np.sum(gradient * numbers.reshape(gradient.shape)), expected, rtol=1e-5)
+    weights = {"w": numbers.reshape(gradient.shape).astype(np.float32)}
+    final = bngrad.finalize(forward, weights, outputs=["loss"])
+    np.testing.assert_allclose(run(ir.from_proto(final), x), expected, rtol=1e-5)

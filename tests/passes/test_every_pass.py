@@ -55,8 +55,8 @@ MODELS = {
         { [a] dx, dw = com.microsoft.ConvGrad (dy, x, w) }""",
     "ChannelsLastPass": f"""g ({X} x, float[4,3,3,3] w) => (float[N,4,2,2] y)
         {{ [c] h = Conv (x, w) [r] y = Relu (h) }}""",
-    "AllAxesPass": """g (float[2,3,4] x, int64[2] pads) => (float[2,3,N] y) {
-        axes = Constant <value_ints = [-1]> () [p] y = Pad (x, pads, , axes) }""",
+    "AllAxesPass": """g (float[2,3,4] x, int64[2] pads) => (float[4,3,N] y) {
+        axes = Constant <value_ints = [-1]> () t = Transpose (x) [p] y = Pad (t, pads, , axes) }""",
     "ChainSumsPass": """g (float[N] a, float[N] b, float[N] c) => (float[N] y)
         { [AccumulateGrad_x_grad] y = Sum (a, b, c) }""",
     "FuseReluPass": f"""g ({X} dz, {X} z, {X} x, {C} s, {C} m, {C} v) => ({X} dx) {{

@@ -27,7 +27,7 @@ _PAD_AXES = 3
 
 
 class AllAxesPass(ir.passes.InPlacePass):
-    """Gives every Pad and Resize of some axes the pads, scales or sizes of all axes.
+    """Gives every Pad and Resize of some axes the pads, scales or sizes of all axes, if there is a Transpose.
 
     Requires: the ranks of values.
     Guarantees: values and their names stay. A Resize of some axes that keeps the aspect ratio stays: its policy
@@ -36,7 +36,8 @@ class AllAxesPass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Runs the pass."""
-        nodes = [node for node in all_nodes(model) if _has_axes(node)]
+        has_transpose = any((node.domain, node.op_type) == ("", "Transpose") for node in all_nodes(model))
+        nodes = [node for node in all_nodes(model) if has_transpose and _has_axes(node)]
         names = Names(model) if nodes else None
         for node in nodes:
             assert names is not None, "there is a node"  # noqa: S101
