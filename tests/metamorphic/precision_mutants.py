@@ -71,7 +71,7 @@ PRECISION_MUTANTS = [
         ('norm = make.typed("Mul", norm, scale)', "pass", "the scaled norm is clipped", _EXACT),
     ),
     *of(
-        "bngrad/training/trainer.py",
+        "bngrad/training/state_buffers.py",
         (
             "info.accumulate + micro_step + skipped",
             "info.accumulate + micro_step",
