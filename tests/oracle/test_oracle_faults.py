@@ -97,7 +97,7 @@ def test_interrupted(everybody, tmp_path):
             process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=600)
     assert (process.returncode, output) == (130, "")
-    where = r"(bngrad: interrupted: at '.*', after \d+:\d\d; files are as they were, or complete)?"
+    where = r"(bngrad: interrupted: at (['\"]).*\2, after \d+:\d\d; files are as they were, or complete)?"
     assert re.fullmatch(where, errors.strip())
     assert left(tmp_path) == []
 
