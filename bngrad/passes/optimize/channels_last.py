@@ -30,7 +30,7 @@ from bngrad.passes.lower.conv_grad_op import to_channels_last
 from bngrad.passes.optimize.convolutions_last import convolution_last, gradients_last
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _ELEMENTWISE = frozenset(
     (
@@ -101,10 +101,7 @@ class _Layout:
         constant = None if axes is None else constant_tensor(axes)
         if constant is None or sorted(axis % rank for axis in constant.numpy().tolist()) != [0, *range(2, rank)]:
             return
-        for index in data:
-            value = node.inputs[index]
-            if value is not None:
-                node.replace_input_with(index, self._to_last(value, node))
+        self._read_last(node, data)
         node.replace_input_with(list(inputs).index("axes"), self._maker(node).int64([*range(rank - 1)]))
         for name, output in zip(outputs, node.outputs, strict=False):
             if QUANTITIES[name].shape == "data" and output.name:
@@ -125,10 +122,9 @@ class _Layout:
         rank = len(read_attribute(node, "kernel_shape", ())) + 2
         if {_rank(dY), _rank(x), _rank(w)} != {rank}:
             return
-        for index, value in enumerate((dY, x, w)):
-            node.replace_input_with(index, self._to_last(value, node))
+        self._read_last(node, range(len(conv_grad.INPUTS)))
         for name, output in zip(conv_grad.OUTPUTS, node.outputs, strict=False):
-            if name != "dB" and output.name:
+            if name in conv_grad.LAID_OUT and output.name:
                 self._from_last(output, node)
         self._gradients.append(node)
 
@@ -138,9 +134,9 @@ class _Layout:
             return
         if ranks != {_rank(node.outputs[0])}:
             return
-        for index, value in enumerate(node.inputs):
-            if value is not None and not _is_single(value):
-                node.replace_input_with(index, self._to_last(value, node))
+        self._read_last(
+            node, [i for i, value in enumerate(node.inputs) if value is not None and not _is_single(value)]
+        )
         self._from_last(node.outputs[0], node)
 
     def _take_along_channels(self, node: ir.Node) -> None:
@@ -152,9 +148,7 @@ class _Layout:
         assert rank is not None, "that is checked above"  # noqa: S101
         if read_attribute(node, "axis", 0) % rank != 1:
             return
-        for index, value in enumerate(data):
-            assert value is not None, "that is checked above"  # noqa: S101
-            node.replace_input_with(index, self._to_last(value, node))
+        self._read_last(node, range(len(data)))
         node.attributes["axis"] = ir.AttrInt64("axis", rank - 1)
         for output in node.outputs:
             self._from_last(output, node)
@@ -172,6 +166,13 @@ class _Layout:
                 self._from_last(new, producer)
         if outputs:
             self._replaced.append(node)
+
+    def _read_last(self, node: ir.Node, indices: Iterable[int]) -> None:
+        """Lets a node read inputs in their forms with channels last."""
+        for index in indices:
+            value = node.inputs[index]
+            if value is not None:
+                node.replace_input_with(index, self._to_last(value, node))
 
     def _arrays(self, node: ir.Node) -> Iterator[ir.Value]:
         return (value for value in node.inputs if value is not None and not _is_single(value))
