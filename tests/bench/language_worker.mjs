@@ -4,8 +4,8 @@ import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { Digits } from "../../docs/examples/step/digits.mjs";
-import { TrainingStep } from "../../docs/examples/step/step.mjs";
+import { Digits } from "../../docs/examples/digits.mjs";
+import { TrainingStep } from "../../docs/examples/step/index.mjs";
 
 const [where, source, argument] = process.argv.slice(2);
 const require = (folder) => createRequire(new URL(`../../${folder}/`, import.meta.url));

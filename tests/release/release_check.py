@@ -6,6 +6,7 @@ Everything is made in build/release from a clean clone. Prints a line for each s
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,9 @@ def steps(folder: Path, *, candidate: bool) -> Mapping[str, Callable[[], str]]:
         "changelog": lambda: release_facts.changelog_problem(_text("CHANGELOG.md"), version, candidate=candidate),
         "citation": lambda: release_facts.citation_problem(
             _text("CITATION.cff"), version, urls, metadata["license"]
+        ),
+        "npm package": lambda: release_facts.npm_problem(
+            json.loads(_text("docs/examples/step/package.json")), version, urls, metadata["license"]
         ),
         "tag": lambda: "" if candidate else release_facts.tag_problem(_annotated_tags(), version),
         "remote": lambda: "" if candidate else release_facts.remote_problem(_remote(), urls),

@@ -6,7 +6,7 @@ Each check returns the fault as one line; an empty string if there is none.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from packaging.version import InvalidVersion, Version
@@ -62,6 +62,28 @@ def citation_problem(citation: str, version: str, urls: Mapping[str, str], licen
     for key, value in expected.items():
         if str(got.get(key)) != value:
             return f"CITATION.cff: {key} is {got.get(key)!r}; expected {value!r}, as in pyproject.toml"
+    return ""
+
+
+def npm_problem(package: Mapping[str, Any], version: str, urls: Mapping[str, str], license_name: str) -> str:
+    """Checks that the npm package has the version, the license and the addresses of pyproject.toml.
+
+    Args:
+        package: The document package.json.
+        version: The version to release; a pre-release as 1.2.3rc1 is 1.2.3-rc1 for npm.
+        urls: The table ``project.urls``.
+        license_name: The license of pyproject.toml.
+    """
+    expected = {
+        "version": re.sub(r"(?<=\d)(?=[a-z])", "-", version),
+        "license": license_name,
+        "homepage": f"{urls['Documentation']}guides/javascript.html",
+        "bugs": urls["Issues"],
+        "repository": {"type": "git", "url": f"git+{urls['Homepage']}.git", "directory": "docs/examples/step"},
+    }
+    for key, value in expected.items():
+        if package.get(key) != value:
+            return f"package.json: {key} is {package.get(key)!r}; expected {value!r}, as in pyproject.toml"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -9,14 +10,28 @@ import pytest
 import yaml
 
 from project_metadata import ROOT, project
-from release_facts import changelog_problem, citation_problem, remote_problem, tag_problem, version_problem
+from release_facts import (
+    changelog_problem,
+    citation_problem,
+    npm_problem,
+    remote_problem,
+    tag_problem,
+    version_problem,
+)
 
-URLS = {"Homepage": "https://host/o/p", "Documentation": "https://docs/"}
+URLS = {"Homepage": "https://host/o/p", "Documentation": "https://docs/", "Issues": "https://host/o/p/issues"}
 CITATION = {
     "version": "1.2.3",
     "license": "MIT",
     "repository-code": URLS["Homepage"],
     "url": URLS["Documentation"],
+}
+PACKAGE = {
+    "version": "1.2.3",
+    "license": "MIT",
+    "homepage": "https://docs/guides/javascript.html",
+    "bugs": URLS["Issues"],
+    "repository": {"type": "git", "url": "git+https://host/o/p.git", "directory": "docs/examples/step"},
 }
 SECTION = "# Changelog\n\n## 1.2.3 (2026-01-31)\n\n### Added\n\n- A.\n\n## 1.2.2 (2026-01-30)\n\n- B.\n"
 
@@ -83,6 +98,25 @@ def test_a_citation():
 def test_a_citation_that_disagrees(key, other):
     text = yaml.safe_dump(CITATION | {key: other})
     assert f"CITATION.cff: {key} is {other!r}" in citation_problem(text, "1.2.3", URLS, "MIT")
+
+
+@pytest.mark.parametrize(("npm", "version"), [("1.2.3", "1.2.3"), ("1.2.3-rc1", "1.2.3rc1")])
+def test_an_npm_package(npm, version):
+    assert not npm_problem(PACKAGE | {"version": npm}, version, URLS, "MIT")
+
+
+@pytest.mark.parametrize("key", PACKAGE)
+@pytest.mark.parametrize("other", ["9.9.9", None])
+def test_an_npm_package_that_disagrees(key, other):
+    assert f"package.json: {key} is {other!r}" in npm_problem(PACKAGE | {key: other}, "1.2.3", URLS, "MIT")
+
+
+def test_the_example_locks_the_npm_package_of_this_tree():
+    package = json.loads(read("docs/examples/step/package.json"))
+    locked = json.loads(read("docs/examples/node/package-lock.json"))["packages"]["../step"]
+    assert {key: locked[key] for key in ("version", "peerDependencies")} == {
+        key: package[key] for key in ("version", "peerDependencies")
+    }
 
 
 @pytest.mark.parametrize("tags", [["v1.2.3"], ["latest", "v1.2.3"]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,24 @@ def chromium():
         if path := shutil.which(name):
             return path
     return absent("no Chromium on the PATH: apt-get install chromium")
+
+
+@pytest.fixture(scope="session")
+def packed(node, tmp_path_factory):  # noqa: ARG001 - where Node is
+    """A folder whose node_modules have the packed package beside those of the examples and the tests."""
+    folder = tmp_path_factory.mktemp("packed")
+    modules = folder / "node_modules"
+    modules.mkdir()
+    pack = ["npm", "pack", "--silent", "--pack-destination", folder]
+    done = subprocess.run(pack, cwd=EXAMPLES / "step", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(folder / done.stdout.split()[-1]) as archive:
+        archive.extractall(folder, filter="data")
+    (folder / "package").rename(modules / "bngrad")
+    for path in [*(EXAMPLES / "node" / "node_modules").iterdir(), *(HERE / "node_modules").iterdir()]:
+        if path.name[0] != "." and not (modules / path.name).exists():
+            (modules / path.name).symlink_to(path.resolve())
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
-import { TrainingStep } from "../../docs/examples/step/step.mjs";
+import { TrainingStep } from "../../docs/examples/step/index.mjs";
 
 const ort = createRequire(new URL("../../docs/examples/node/train.mjs", import.meta.url))("onnxruntime-node");
 const [folder, ...calls] = process.argv.slice(2);
@@ -12,8 +12,14 @@ for (const call of calls) {
   const before = Buffer.from(step.state.slice().buffer);
   const images = Float32Array.from({ length: 16 * 64 }, (_, i) => Math.sin(i));
   const labels = BigInt64Array.from({ length: 16 }, (_, i) => BigInt(i % 10));
-  const run = new Function("step", "batch", "images", "labels", `return ${call}`);
-  const error = await run(step, { images, labels }, images, labels).then(
+  const wrong = (label) => ({ images, labels: labels.fill(label) });
+  const unchecked = (action) => {
+    const all = step.info.labels;
+    step.info.labels = [];
+    return action().finally(() => (step.info.labels = all));
+  };
+  const run = new Function("step", "batch", "images", "labels", "wrong", "unchecked", `return ${call}`);
+  const error = await run(step, { images, labels }, images, labels, wrong, unchecked).then(
     () => undefined,
     ({ message }) => message,
   );

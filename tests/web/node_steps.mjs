@@ -2,8 +2,8 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
-import { Digits } from "../../docs/examples/step/digits.mjs";
-import { TrainingStep } from "../../docs/examples/step/step.mjs";
+import { Digits } from "../../docs/examples/digits.mjs";
+import { TrainingStep } from "../../docs/examples/step/index.mjs";
 
 const ort = createRequire(new URL("../../docs/examples/node/train.mjs", import.meta.url))("onnxruntime-node");
 const [folder, steps, rate, output] = process.argv.slice(2);

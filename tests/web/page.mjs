@@ -22,7 +22,7 @@ const remember = async () => {
   const bytes = await page.evaluate(async () => {
     const reader = new FileReader();
     const read = new Promise((resolve) => (reader.onload = resolve));
-    reader.readAsDataURL(new Blob([window.training.step.state]));
+    reader.readAsDataURL(new Blob([window.training.trainer.trainingStep.state]));
     await read;
     return reader.result.split(",")[1];
   });
@@ -70,7 +70,7 @@ for (const [digit, strokes] of Object.entries(STROKES)) {
     await page.mouse.up();
   }
   // The page has evaluated the drawing when it has done this, too.
-  await page.evaluate(() => window.training.step.evaluate({ images: new Float32Array(64), labels: BigInt64Array.of(0n) }));
+  await page.evaluate(() => window.training.trainer.trainingStep.evaluate({ images: new Float32Array(64), labels: BigInt64Array.of(0n) }));
   seen.digits[digit] = await text("digit");
 }
 await page.screenshot({ path: join(folder, "screenshot.png"), fullPage: true });

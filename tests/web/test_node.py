@@ -133,12 +133,14 @@ REFUSED = {
         "step.step({ images, labels: labels.subarray(1) }, 0.05)",
         "labels has N = 15 and images has N = 16; expected the same",
     ),
-    "label": (
-        "step.step({ images, labels: labels.fill(10n) }, 0.05)",
+    "label": ("step.step(wrong(10n), 0.05)", "labels has the label 10; expected 0 to 9"),
+    "negative label": ("step.step(wrong(-1n), 0.05)", "labels has the label -1; expected 0 to 9"),
+    "label that is not checked": (
+        "unchecked(() => step.step(wrong(10n), 0.05))",
         "ONNX Runtime refuses the data: .*Out of range",
     ),
     "evaluated names": ("step.evaluate({ images })", "there is no data for 'labels'"),
-    "evaluated label": ("step.evaluate({ images, labels: labels.fill(10n) })", "ONNX Runtime refuses the data: "),
+    "evaluated label": ("step.evaluate(wrong(10n))", "labels has the label 10; expected 0 to 9"),
 }
 ACCEPTED = {
     "step": ("step.step(batch, 0.05)", False),

@@ -15,9 +15,8 @@ console.log(JSON.stringify(seen));
 async function train([steps, size]) {
   if (!(await navigator.gpu?.requestAdapter())) return null;
   const ort = await import("/browser/node_modules/onnxruntime-web/dist/ort.webgpu.bundle.min.mjs");
-  const [{ TrainingStep }, { Digits }, { readSafetensors }, { readMetadata }] = await Promise.all(
-    ["step", "digits", "safetensors", "onnx_file"].map((name) => import(`/step/${name}.mjs`)),
-  );
+  const { TrainingStep, readMetadata, readSafetensors } = await import("/step/index.mjs");
+  const { Digits } = await import("/digits.mjs");
   const lines = [];
   for (const level of ["log", "warn", "error", "info", "debug"]) console[level] = (text) => lines.push(...String(text).split("\n"));
   ort.env.logLevel = "verbose";

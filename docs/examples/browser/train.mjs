@@ -1,7 +1,6 @@
 // The page: loads the training step, trains while "Start" is on, and shows how it goes.
-import { Digits, accuracy, argmax } from "../step/digits.mjs";
-import { TrainingStep } from "../step/step.mjs";
-import { readSafetensors } from "../step/safetensors.mjs";
+import { Trainer } from "bngrad";
+import { Digits, accuracy, argmax } from "../digits.mjs";
 import { drawCurve } from "./curve.mjs";
 import { keep, kept } from "./kept.mjs";
 import { Pad, drawPixels } from "./pad.mjs";
@@ -13,7 +12,7 @@ const PROVIDER = location.search === "?webgpu" ? "webgpu" : "wasm";
 const element = (id) => document.getElementById(id);
 const pad = new Pad(element("pad"), () => attempt(recognize));
 const losses = [];
-let step, digits, end, running = false;
+let trainer, digits, end, running = false;
 
 /** Runs a function; its error is shown on the page. */
 async function attempt(action) {
@@ -43,7 +42,7 @@ async function load() {
   });
   show("status", "Loading the digits and the training step …");
   digits = new Digits(await read("digits.safetensors"));
-  step = await TrainingStep.load(ort, read, "step", { executionProviders: [PROVIDER] });
+  trainer = await Trainer.load(ort, read, { learningRate: rate(), executionProviders: [PROVIDER] });
   for (let row = 0; row < SHOWN; ++row) {
     const figure = element("images").appendChild(document.createElement("figure"));
     drawPixels(figure.appendChild(document.createElement("canvas")), digits.ink(row));
@@ -52,7 +51,7 @@ async function load() {
   await restore();
   await evaluate();
   setRunning(false);
-  window.training = { step, losses }; // for the console
+  window.training = { trainer, losses }; // for the console
   await makeOffline();
 }
 
@@ -60,8 +59,8 @@ async function load() {
 async function restore() {
   const training = await kept();
   end = digits.steps;
-  if (training?.model === step.info.model) {
-    step.setTensors(readSafetensors(training.state));
+  if (training?.model === trainer.info.model) {
+    trainer.load(training.state);
     losses.push(...training.losses);
     while (end < losses.length) end += digits.steps;
     show("steps", losses.length);
@@ -71,8 +70,8 @@ async function restore() {
 }
 
 async function remember() {
-  await step.pull();
-  await keep({ model: step.info.model, losses: [...losses], state: step.safetensors() });
+  const state = await trainer.save();
+  await keep({ model: trainer.info.model, losses: [...losses], state });
 }
 
 /** Has the files that were loaded kept for visits without a network. */
@@ -88,17 +87,18 @@ async function makeOffline() {
 
 function setRunning(on) {
   running = on;
-  const done = step && losses.length === end;
+  const done = trainer && losses.length === end;
   show("start", on ? "Stop" : done ? "Go on" : "Start");
   show("status", done && !on ? `All ${end} steps are done. "Go on" takes the batches once more.` : "");
-  element("start").disabled = !step;
-  element("step").disabled = !step || on;
-  for (const id of ["reset", "download-onnx", "download-safetensors"]) element(id).disabled = !step || on;
+  element("start").disabled = !trainer;
+  element("step").disabled = !trainer || on;
+  for (const id of ["reset", "download-onnx", "download-safetensors"]) element(id).disabled = !trainer || on;
 }
 
 async function trainOneStep() {
   const start = performance.now();
-  const loss = await step.step(digits.batch(losses.length % digits.steps), rate());
+  trainer.learningRate = rate();
+  const loss = await trainer.step(digits.batch(losses.length % digits.steps));
   show("milliseconds", (performance.now() - start).toFixed(0));
   losses.push(loss);
   show("steps", losses.length);
@@ -126,7 +126,7 @@ async function train(single) {
 async function reset() {
   losses.length = 0;
   end = digits.steps;
-  step.reset();
+  trainer.reset();
   element("error").hidden = true;
   for (const id of ["loss", "milliseconds"]) show(id, "–");
   show("steps", 0);
@@ -139,7 +139,7 @@ async function reset() {
 /** Shows the accuracy on the test images, and what the network takes the drawing for. */
 async function evaluate() {
   const { images, labels } = digits.test;
-  const { logits } = await step.evaluate({ images, labels });
+  const { logits } = await trainer.evaluate({ images, labels });
   show("accuracy", `${(100 * accuracy(logits, labels)).toFixed(1)} %`);
   [...element("images").children].forEach((figure, row) => {
     const found = argmax(logits.subarray(10 * row, 10 * row + 10));
@@ -153,14 +153,14 @@ async function recognize() {
   const ink = pad.ink();
   drawPixels(element("input"), ink ?? new Float32Array(64));
   let scores = new Array(10).fill(0);
-  if (ink && step) {
-    const { logits } = await step.evaluate({ images: digits.normalized(ink), labels: BigInt64Array.of(0n) });
+  if (ink && trainer) {
+    const { logits } = await trainer.evaluate({ images: digits.normalized(ink), labels: BigInt64Array.of(0n) });
     const highest = Math.max(...logits);
     const exponentials = Array.from(logits, (logit) => Math.exp(logit - highest));
     const sum = exponentials.reduce((a, b) => a + b);
     scores = exponentials.map((value) => value / sum);
   }
-  show("digit", ink && step ? argmax(scores) : "?");
+  show("digit", ink && trainer ? argmax(scores) : "?");
   [...element("scores").children].forEach((item, i) => (item.firstChild.style.width = `${100 * scores[i]}%`));
 }
 
@@ -189,15 +189,12 @@ on("rate", "input", showRate);
 on("webgpu", "change", () => (location.search = PROVIDER === "wasm" ? "?webgpu" : ""));
 on("clear", "click", () => pad.clear());
 on("download-onnx", "click", async () => {
-  const file = await read("inference.onnx");
-  await step.pull();
-  await download("digits.onnx", step.withState(file));
+  await download("digits.onnx", await trainer.finalize(await read("inference.onnx")));
 });
 on("download-safetensors", "click", async () => {
-  await step.pull();
-  await download("digits.safetensors", step.safetensors());
+  await download("digits.safetensors", await trainer.save());
 });
-window.addEventListener("resize", () => step && drawCurve(element("curve"), losses, end));
+window.addEventListener("resize", () => trainer && drawCurve(element("curve"), losses, end));
 
 for (let i = 0; i < 10; ++i) element("scores").appendChild(document.createElement("li")).append(document.createElement("div"));
 showRate();

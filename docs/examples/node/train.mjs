@@ -3,8 +3,8 @@
 import { readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import * as ort from "onnxruntime-node";
-import { Digits, accuracy } from "../step/digits.mjs";
-import { TrainingStep } from "../step/step.mjs";
+import { Trainer } from "bngrad";
+import { Digits, accuracy } from "../digits.mjs";
 
 const [folder = "../data", count = Infinity, rate = 0.05] = process.argv.slice(2);
 if (!(count > 0 && rate > 0)) {
@@ -18,16 +18,16 @@ const write = async (name, bytes) => {
 };
 
 const digits = new Digits(await read("digits.safetensors"));
-const step = await TrainingStep.load(ort, read);
+const trainer = await Trainer.load(ort, read, { learningRate: Number(rate) });
 const steps = Math.min(count, digits.steps);
 const start = performance.now();
 for (let i = 0; i < steps; ++i) {
-  const loss = await step.step(digits.batch(i), Number(rate));
+  const loss = await trainer.step(digits.batch(i));
   console.log(`step ${i + 1}  loss ${loss}`);
 }
 const milliseconds = (performance.now() - start) / steps;
-const { logits } = await step.evaluate(digits.test);
+const { logits } = await trainer.evaluate(digits.test);
 console.log(`${milliseconds.toFixed(1)} ms a step`);
 console.log(`accuracy ${accuracy(logits, digits.test.labels)}`);
-await write("trained.safetensors", step.safetensors());
-await write("trained.onnx", step.withState(await read("inference.onnx")));
+await write("trained.safetensors", await trainer.save());
+await write("trained.onnx", await trainer.finalize(await read("inference.onnx")));

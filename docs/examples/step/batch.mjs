@@ -1,5 +1,6 @@
 // The data of one batch, checked before ONNX Runtime sees them.
 import { ARRAYS } from "./safetensors.mjs";
+import { checkSizes } from "./sizes.mjs";
 
 /** Checks that the shapes and types of the data inputs are among those that `shapesOf` and typed arrays have. */
 export function checkInputs(inputs) {
@@ -11,8 +12,11 @@ export function checkInputs(inputs) {
   }
 }
 
-/** Returns the shape of each array of a batch. A symbolic dimension is what is left of the length. */
-export function shapesOf(batch, inputs) {
+/**
+ * Returns the shape of each array of a batch. A symbolic dimension is what is left of the length.
+ * Throws if the sizes do not fulfil a condition.
+ */
+export function shapesOf(batch, inputs, conditions) {
   checkNames(batch, Object.keys(inputs));
   const [shapes, sizes] = [{}, {}];
   for (const [name, { dtype, shape }] of Object.entries(inputs)) {
@@ -31,7 +35,25 @@ export function shapesOf(batch, inputs) {
     }
     shapes[name] = shape.map((dim) => (Number.isInteger(dim) ? dim : items));
   }
+  checkSizes(conditions, Object.fromEntries(Object.entries(sizes).map(([symbol, [, items]]) => [symbol, items])));
   return shapes;
+}
+
+/**
+ * Checks class labels and other indices among the data, as ONNX reads a negative one as counted from the end. Those that
+ * the model computes from the data are not checked.
+ */
+export function checkLabels(batch, labels) {
+  for (const { inputs, value, minimum, maximum, ignored, unchecked } of labels ?? []) {
+    if (unchecked !== null || inputs.length !== 1 || inputs[0] !== value) continue;
+    for (const label of batch[value]) {
+      const number = Math.trunc(Number(label)); // as Cast to integers does
+      if ((number >= minimum && !(maximum !== null && number > maximum)) || Number(label) === ignored) continue;
+      const limit = maximum === null ? `${minimum} or more` : `${minimum} to ${maximum}`;
+      const also = ignored === null ? "" : `, or ${ignored} to leave a sample out`;
+      throw new Error(`${value} has the label ${label}; expected ${limit}${also}`);
+    }
+  }
 }
 
 /** Returns the number of elements of a tensor. */

@@ -1,5 +1,5 @@
 // A training step in layout "flat": all state is one vector, which goes in and comes out.
-import { checkInputs, listed, shapesOf, size } from "./batch.mjs";
+import { checkInputs, checkLabels, listed, shapesOf, size } from "./batch.mjs";
 import { readMetadata, withConstant } from "./onnx_file.mjs";
 import { ARRAYS, readSafetensors, writeSafetensors } from "./safetensors.mjs";
 
@@ -51,11 +51,11 @@ export class TrainingStep {
    */
   async step(batch, rate) {
     const { flat, loss, learning_rate, learning_rate_dtype: dtype } = this.info;
-    const feeds = this.#feeds(batch);
+    const feeds = this.#feeds(batch, this.info.size_conditions);
     const rates = ARRAYS[dtype].of(rate);
     if (typeof rate !== "number" || !(rate >= 0 && rates[0] < Infinity)) {
-      const given = typeof rate === "string" ? `"${rate}"` : rate;
-      throw new Error(`the learning rate is ${given}; expected a finite number, at least 0`);
+      const text = typeof rate === "string" ? `"${rate}"` : rate;
+      throw new Error(`the learning rate is ${text}; expected a finite number, at least 0`);
     }
     feeds[learning_rate] = new this.ort.Tensor(dtype, rates, []);
     const results = await this.#run(this.train, feeds, [loss, flat.output]);
@@ -71,7 +71,8 @@ export class TrainingStep {
 
   /** Evaluates a batch with the running statistics. Returns the outputs of the forward model by name. */
   async evaluate(batch) {
-    const results = await this.#run(this.eval, this.#feeds(batch), this.eval.outputNames);
+    const feeds = this.#feeds(batch, this.info.evaluation_size_conditions);
+    const results = await this.#run(this.eval, feeds, this.eval.outputNames);
     return Object.fromEntries(Object.entries(results).map(([name, tensor]) => [name, tensor.data]));
   }
 
@@ -134,10 +135,12 @@ export class TrainingStep {
   }
 
   /** Returns the arrays of a batch and the state as the inputs of a session. */
-  #feeds(batch) {
-    const { data, flat } = this.info;
+  #feeds(batch, conditions) {
+    const { data, flat, labels } = this.info;
     const feeds = { [flat.input]: this.#vector };
-    for (const [name, shape] of Object.entries(shapesOf(batch, data))) {
+    const shapes = shapesOf(batch, data, conditions);
+    checkLabels(batch, labels);
+    for (const [name, shape] of Object.entries(shapes)) {
       feeds[name] = new this.ort.Tensor(data[name].dtype, batch[name], shape);
     }
     return feeds;

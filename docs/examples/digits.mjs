@@ -1,5 +1,5 @@
 // The images of digits, and the batches that every language trains on; prepare.py writes them.
-import { readSafetensors } from "./safetensors.mjs";
+import { readSafetensors } from "./step/safetensors.mjs";
 
 export class Digits {
   constructor(file) {
