@@ -30,6 +30,8 @@ class UnsupportedNodeError(ModelError):
 
     lines: Sequence[str] = ()
     """The message of each such node, where several were found."""
+    ops: Sequence[str] = ()
+    """The op of each such node, where they have no gradient."""
 
 
 class InputError(BngradError):

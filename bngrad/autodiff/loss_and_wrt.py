@@ -55,14 +55,7 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
     """
     computed = {value.name: value for node in model.graph for value in node.outputs if value.name}
     if name is None:
-        statistics = set(new_statistics(model).values())
-        scalars = [v for v in model.graph.outputs if _is_float(v) and has_one_element(v)]
-        scalars = [v for v in scalars if v not in statistics and not is_new_statistic(v)]
-        if len(scalars) > 1:
-            # An accuracy, or a learning rate that is passed on, is not a loss.
-            scalars = [
-                v for v in scalars if any(source.producer() is None for source in reaching_values(v))
-            ] or scalars
+        scalars = default_losses(model)
         if len(scalars) != 1:
             outputs = ", ".join(_typed(value) for value in model.graph.outputs if _is_float(value))
             remedy = "" if scalars else ", or append one with --loss-fn (loss_fn=)"
@@ -81,6 +74,23 @@ def find_loss(model: ir.Model, name: str | None) -> ir.Value:
             f"loss {_typed(loss)} is not a float scalar; expected one element: reduce it to its mean or its sum"
         )
     return loss
+
+
+def default_losses(model: ir.Model) -> list[ir.Value]:
+    """Returns the outputs that can be the loss: the float ones of one element that are not running statistics.
+
+    Args:
+        model: The forward model, with types.
+    """
+    statistics = set(new_statistics(model).values())
+    scalars = [v for v in model.graph.outputs if _is_float(v) and has_one_element(v)]
+    scalars = [v for v in scalars if v not in statistics and not is_new_statistic(v)]
+    if len(scalars) > 1:
+        # An accuracy, or a learning rate that is passed on, is not a loss.
+        scalars = [
+            v for v in scalars if any(source.producer() is None for source in reaching_values(v))
+        ] or scalars
+    return scalars
 
 
 def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> list[ir.Value]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import onnx_ir as ir
 
 from bngrad.errors import ModelError
+from bngrad.graph.nodes import all_nodes, is_gradient
 from bngrad.io.files import as_ir
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 KEY = "bngrad.training_graph"
 """The key in ``ModelProto.metadata_props``."""
+
+STEP = "bngrad.step"
+"""The key of a training step and of its evaluation graph, whose format is in `bngrad.training.step_info`."""
 
 _ADVICE = "make the training graph again with bngrad differentiate"
 
@@ -100,6 +104,11 @@ def read_training_graph(
     if isinstance(model, ir.Model):
         return TrainingGraph(model, **document)
     return TrainingGraph(ir.to_proto(source), **document)
+
+
+def is_built(model: ir.Model) -> bool:
+    """Returns whether a model has gradient nodes, or is a training graph, a step or an evaluation graph."""
+    return bool({KEY, STEP} & model.metadata_props.keys()) or any(map(is_gradient, all_nodes(model)))
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -116,6 +116,7 @@ class _Model:
         error.lines = [
             f"{describe(blocked_node)} cannot be differentiated: {why}" for blocked_node, why in reversed(blocked)
         ]
+        error.ops = [".".join(filter(None, (of.domain, of.op_type))) for of, _ in reversed(blocked)]
         raise error
 
 

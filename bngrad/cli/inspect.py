@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +63,12 @@ def inspect_command(
     annotations: str | None,
     as_json: bool,
 ) -> int:
-    """List batch norms, and ops that stock ONNX Runtime lacks.
+    """List batch norms, and whether a model can be trained.
+
+    Names the inputs and outputs, the number of weights, the loss, and the command that builds [the training
+    step](training-step.md). Whether `step` takes MODEL comes from a dry run with its default options: what it
+    refuses is a line, and ops without a gradient are counted. A model without a loss needs a [loss
+    function](../guides/losses.md): those that its outputs can take are named.
 
     Lists each batch norm with its op, mode, axes, element type, the shape of X, and the op that computes its
     gradient. Names the ops that stock ONNX Runtime lacks, and counts the batch norms that are spelled [in
@@ -124,10 +130,11 @@ def _inspect(
     from bngrad.inspection.inspect import inspect
     from bngrad.inspection.placement import nodes_on_cpu
     from bngrad.io.files import load
+    from bngrad.training.dry_run import trainability
 
     try:
         loaded = load(model)
-        inspection = inspect(loaded)
+        inspection = replace(inspect(loaded), training=trainability(loaded, str(model)))
         if device is not None:
             inspection = replace(inspection, on_cpu=nodes_on_cpu(model, device))
     except BngradError as error:
@@ -149,10 +156,13 @@ def _print(inspection: Inspection, where: str) -> None:
 
     from bngrad.cli.console import stdout_console
     from bngrad.reports.tables import Column, print_table, print_text_line
+    from bngrad.reports.training_lines import training_lines
 
     console = stdout_console()
     opset = f"ai.onnx {inspection.opset}, IR version {inspection.ir_version}"
-    print_text_line(console, f"{where}batch norms: {len(inspection.batch_norms)}; {opset}")
+    modes = Counter(batch_norm.mode for batch_norm in inspection.batch_norms)
+    kinds = f" ({', '.join(f'{count} {mode}' for mode, count in modes.items())})" if modes else ""
+    print_text_line(console, f"{where}batch norms: {len(inspection.batch_norms)}{kinds}; {opset}")
     if inspection.batch_norms:
         columns = [Column("batch norm", name=True)]
         columns += [Column(heading) for heading in ("op", "mode", "axes", "type", "X", "gradient op")]
@@ -180,6 +190,8 @@ def _print(inspection: Inspection, where: str) -> None:
         print_text_line(console, f"not in stock ONNX Runtime: {listed}")
     else:
         print_text_line(console, "all ops are in stock ONNX Runtime or in bngrad")
+    for line in training_lines(inspection):
+        print_text_line(console, line)
     if inspection.on_cpu is not None:
         print_text_line(console, f"nodes left to the CPU: {len(inspection.on_cpu)}")
         if inspection.on_cpu:

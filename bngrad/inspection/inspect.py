@@ -18,6 +18,7 @@ from bngrad.graph.torch_records import recorded_mode
 from bngrad.inspection.diagnostic import Diagnostic
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.inspection.placement import PlacedNode  # noqa: TC001 - the schema of --json resolves the types
+from bngrad.inspection.trainability import GraphValue, Trainability
 
 # Both register schemas with onnx, which shape inference needs.
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
@@ -105,6 +106,12 @@ class Inspection:
     """The number of nodes, including those of subgraphs and functions, not counting constants."""
     on_cpu: list[PlacedNode] | None = None
     """The nodes that a session on the device of ``--device`` runs on the CPU; None without a device."""
+    inputs: list[GraphValue] = field(default_factory=list)
+    """The inputs without a default value."""
+    outputs: list[GraphValue] = field(default_factory=list)
+    """The outputs."""
+    training: Trainability | None = None
+    """The result of a dry run of `step`; None for a training graph, a training step or its evaluation graph."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``--json`` prints."""
@@ -139,9 +146,19 @@ def inspect(model: ir.Model) -> Inspection:
     for node in unknown_to_stock(model):
         op = _op(node)
         unknown[op] = unknown.get(op, 0) + 1
-    version, ir_version = default_opset(model) or 0, model.ir_version
-    in_primitives = _in_primitives(model)
-    return Inspection(version, ir_version, batch_norms, unknown, in_primitives, warnings, notes, len(counted))
+    graph = model.graph
+    return Inspection(
+        opset=default_opset(model) or 0,
+        ir_version=model.ir_version,
+        batch_norms=batch_norms,
+        not_in_stock=unknown,
+        in_primitives=_in_primitives(model),
+        warnings=warnings,
+        notes=notes,
+        nodes=len(counted),
+        inputs=[_value(value) for value in graph.inputs if not value.is_initializer()],
+        outputs=[_value(value) for value in graph.outputs],
+    )
 
 
 def _in_primitives(model: ir.Model) -> dict[str, int]:
@@ -181,6 +198,10 @@ def _describe_foreign(node: ir.Node, path: str, position: int) -> BatchNorm:
     return BatchNorm(
         node_name(node), path, _op(node), "foreign", None, dtype, shape, gradient="", position=position
     )
+
+
+def _value(value: ir.Value) -> GraphValue:
+    return GraphValue(str(value.name), _dtype(value), _shape(value))
 
 
 def _dtype(value: ir.Value | None) -> str:

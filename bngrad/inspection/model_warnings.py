@@ -18,14 +18,14 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from bngrad.autodiff.batch_norm_modes import matching, put_in_training_mode
-from bngrad.autodiff.metadata import KEY
+from bngrad.autodiff.metadata import is_built
 from bngrad.autodiff.recorded_stops import loses_custom_gradients
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.autodiff.weights import default_weights
 from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.framework import framework_of
 from bngrad.graph.fresh_names import node_names
-from bngrad.graph.nodes import all_nodes, counted, default_opset, is_gradient
+from bngrad.graph.nodes import all_nodes, counted, default_opset
 from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.graph.subgraphs import nodes_of
 from bngrad.graph.torch_records import (
@@ -66,7 +66,7 @@ def model_warnings(
     wrt: Collection[str] | None = None,
     default_wrt: bool = True,
 ) -> list[Diagnostic]:
-    """Returns warnings of probable faults in a forward model that will be trained; none for a training graph.
+    """Returns warnings of probable faults in a forward model that will be trained; none for a graph that is built.
 
     Args:
         model: The user's model; it is not changed.
@@ -75,7 +75,7 @@ def model_warnings(
         default_wrt: Whether the names are the default, and not the user's choice.
     """
     frozen, training = options.frozen, [pattern for pattern in options.training if pattern != AUTO]
-    if KEY in model.metadata_props or any(map(is_gradient, all_nodes(model))):
+    if is_built(model):
         return []
     names = list(wrt) if wrt is not None else [str(value.name) for value in default_weights(model.graph)]
     shared = _shared_statistics(model, frozen, training) if options.shared_statistics is None else ()

@@ -65,7 +65,7 @@ def append_loss(model: ir.Model, loss_fn: str | LossFunction, *, prediction: str
     refuse_training_graph(model)
     result = RaiseOpsetPass()(model).model
     InferTypesPass()(result)
-    x = _find_prediction(result, prediction)
+    x = find_prediction(result, prediction)
     shape = known_shape(x)
     if not shape:
         raise ModelError(_unsuitable(x, shape))
@@ -85,7 +85,16 @@ def append_loss(model: ir.Model, loss_fn: str | LossFunction, *, prediction: str
     return AppendedLoss(result, str(loss.name), str(target.name), _normalized_twice(model, x, loss_fn))
 
 
-def _find_prediction(model: ir.Model, name: str | None) -> ir.Value:
+def find_prediction(model: ir.Model, name: str | None) -> ir.Value:
+    """Returns the prediction that a loss function takes.
+
+    Args:
+        model: The forward model, with types.
+        name: The name of a float value of the main graph; by default the only one of `predictions`.
+
+    Raises:
+        ModelError: There is no such value, or no unique default.
+    """
     values = {str(value.name): value for node in model.graph for value in node.outputs if value.name}
     if name is not None:
         if name not in values:
@@ -93,7 +102,7 @@ def _find_prediction(model: ir.Model, name: str | None) -> ir.Value:
         if not _is_float(values[name]):
             raise ModelError(f"prediction {typed(values[name])} has no loss; expected a float tensor")
         return values[name]
-    outputs = [value for value in model.graph.outputs if _is_float(value) and not is_new_statistic(value)]
+    outputs = predictions(model)
     if len(outputs) != 1:
         candidates = ", ".join(map(typed, outputs)) or "none"
         raise ModelError(
@@ -101,6 +110,11 @@ def _find_prediction(model: ir.Model, name: str | None) -> ir.Value:
             f"(prediction=) (its float outputs are {candidates})"
         )
     return outputs[0]
+
+
+def predictions(model: ir.Model) -> list[ir.Value]:
+    """Returns the float outputs of a model, with types, that are not running statistics."""
+    return [value for value in model.graph.outputs if _is_float(value) and not is_new_statistic(value)]
 
 
 def _unsuitable(x: ir.Value, shape: KnownShape | None) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from bngrad.arguments import require_no_mask
+from bngrad.autodiff.metadata import STEP
 from bngrad.autodiff.size_conditions import Condition, require_conditions
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.name_messages import listed, unknown_name
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-KEY = "bngrad.step"
+KEY = STEP
 """Of ``ModelProto.metadata_props``, and of the metadata of a state file."""
 
 VERSION = 1

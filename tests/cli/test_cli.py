@@ -98,8 +98,8 @@ def test_version(command):
 def test_inspect(command):
     code, out, err = command("inspect", "model.onnx")
     assert (code, err) == (0, "")
-    first, *table, last = out.splitlines()
-    assert first == "batch norms: 1; ai.onnx 17, IR version 8"
+    first, *table, last, inputs, outputs = out.splitlines()
+    assert first == "batch norms: 1 (1 training); ai.onnx 17, IR version 8"
     (row,) = (line for line in table if "forward" in line)
     assert [cell.strip() for cell in row.strip("│").split("│")] == [
         "forward",
@@ -113,6 +113,8 @@ def test_inspect(command):
     assert last == (
         "not in stock ONNX Runtime: com.microsoft.BatchNormInternal (1), com.microsoft.BatchNormalizationGrad (1)"
     )
+    assert inputs.startswith("inputs: dy float Nx3x4x4, x float Nx3x4x4, s float 3, ")
+    assert outputs.startswith("outputs: ")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,10 @@ def test_inspect_cuts_no_name_and_takes_no_markup_from_it(command):
 def test_inspect_json(command):
     code, out, err = command("inspect", "model.onnx", "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out) == {
+    document = json.loads(out)
+    assert [value["name"] for value in document.pop("inputs")] == ["dy", "x", "s", "b", "m", "v"]
+    assert document.pop("outputs")[0] == {"name": "dx", "dtype": "float", "shape": "Nx3x4x4"}
+    assert document == {
         "opset": 17,
         "ir_version": 8,
         "batch_norms": [
@@ -184,6 +189,7 @@ def test_inspect_json(command):
         "nodes": 2,
         "warnings": [],
         "notes": [],
+        "training": None,
     }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bngrad.inspection.identity import Identity
 from bngrad.inspection.inspect import BatchNorm, Inspection, inspect
+from bngrad.inspection.trainability import GraphValue, LossChoice, Trainability
 from bngrad.reports.html.inspection import write_html
 from bngrad.reports.visible import visible
 from pages import Page
@@ -103,11 +104,41 @@ def test_what_is_shown(case, page):
         assert text in html.text
 
 
+TRAINED = LossChoice(None, "mse", "y", "target float N", "bngrad step m.onnx -o step.onnx --loss-fn mse")
+LINES = ["Foo node 'a' cannot be differentiated", "Foo node 'b' cannot be differentiated"]
+TRAINING = {
+    "can-be-trained": (
+        Trainability([TRAINED], False, 2, 1234),
+        ["can be trained", "mse of 'y' takes target float N", TRAINED.command, "weights 2", "parameters 1,234"],
+    ),
+    "refused": (
+        Trainability([TRAINED], False, 2, 1234, LINES, {"Foo": 2}),
+        ["refused", *LINES, "Ops without a gradient: Foo (2)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TRAINING)
+def test_training(case, page):
+    training, texts = TRAINING[case]
+    values = [GraphValue(f"x{i}", "float", "Nx3") for i in range(8)]
+    html = page(Inspection(17, 8, [], {}, inputs=values, training=training))
+    for text in (*texts, "input x5 float Nx3", "and 2 more"):
+        assert text in html.text
+    assert (TRAINED.command in html.text) == (not training.refusals)
+    assert html.count("button", class_="copy") == (not training.refusals)
+
+
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_a_name_stays_in_its_place(name, page):
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_name_stays_in_its_place(refused, name, page):
     def found(text):
         batch_norm = BatchNorm(text, text, text, "training", [0], "float", text, text, [text])
-        return Inspection(17, 8, [batch_norm], {text: 1}, {text: 2}, [text], [text], 1)
+        value, loss = GraphValue(text, "float", text), LossChoice(None, "mse", text, text, text)
+        training = Trainability([loss], False, 1, 1, [text] if refused else [], {text: 1})
+        return Inspection(
+            17, 8, [batch_norm], {text: 1}, {text: 2}, [text], [text], 1, None, [value], [value], training
+        )
 
     plain, html = page(found("n"), "n"), page(found(name), name)
     assert html.table["batch norm"] == html.table["X"] == [visible(name)]

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 from bngrad.reports.html.page import write_page
 from bngrad.reports.html.scatter import percent
 from bngrad.reports.html.table import Column, Table
+from bngrad.reports.training_lines import MOST, loss_text
 from bngrad.runtime.environment import environment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from bngrad.inspection.identity import Identity
     from bngrad.inspection.inspect import BatchNorm, Inspection
+    from bngrad.inspection.trainability import GraphValue
 
 LANE = 38
 """The height of a mode's lane in pixels."""
@@ -91,6 +94,9 @@ def write_html(inspection: Inspection, model: str, identity: Identity, path: Pat
         identity=identity,
         environment=environment(),
         strip_data=_strip(ordered, inspection.nodes) if ordered else None,
+        values=_values("input", inspection.inputs) + _values("output", inspection.outputs),
+        loss_text=None if inspection.training is None else loss_text(inspection.training),
+        most=MOST,
         modes=[(_MODES[mode], count) for mode, count in Counter(norm.mode for norm in ordered).items()],
         hazards=_hazards(ordered),
         hazardous=sum(bool(norm.hazards) for norm in ordered),
@@ -101,6 +107,11 @@ def write_html(inspection: Inspection, model: str, identity: Identity, path: Pat
 def _cells(norm: BatchNorm) -> list[str]:
     place, gradient, hazards = str(norm.position + 1), norm.gradient or "-", "; ".join(norm.hazards)
     return [place, norm.name, norm.mode, norm.op, norm.axes_text, norm.dtype, norm.shape, gradient, hazards]
+
+
+def _values(kind: str, values: Sequence[GraphValue]) -> list[tuple[str, str]]:
+    more = [(kind, f"and {len(values) - MOST} more")] if len(values) > MOST else []
+    return [(kind, str(value)) for value in values[:MOST]] + more
 
 
 def _strip(batch_norms: list[BatchNorm], nodes: int) -> _Strip:

@@ -18,7 +18,7 @@ from bngrad.reports.visible import LINES, visible
 
 _HERE = Path(__file__).parent
 
-_SCRIPTS = ("elements", "theme", "table", "scatter", "start")
+_SCRIPTS = ("elements", "theme", "copy", "table", "scatter", "start")
 """The files of the script, in order."""
 
 
