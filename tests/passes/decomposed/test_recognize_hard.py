@@ -137,6 +137,15 @@ def test_data_without_elements_stays(form, shape):
     assert kinds(recognized(text)[2]) == {}
 
 
+def test_more_channels_than_a_model_can_hold():
+    """Without scale and bias, the op needs a vector of ones: it is left to the graph, whatever a file declares."""
+    text = graph(FORM.split("sx =")[0], shape=f"4,{2**40},5,5", outputs="double[4,C,5,5] xhat")
+    _, _, candidates = recognized(text)
+    (candidate,) = candidates
+    assert not candidate.taken
+    assert f"would have {2**40} elements" in str(candidate)
+
+
 MALFORMED = {
     "a product of one factor": "z = Mul (y)",
     "a product of three": "z = Mul (y, y, y)",

@@ -5,6 +5,7 @@ The nodes are in no graph until the match that they belong to is proven.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from bngrad.passes.imports.decomposed.axes import Dimension, Layout
     from bngrad.passes.imports.decomposed.forms import Forms
     from bngrad.passes.imports.decomposed.polynomial import Monomial, Polynomial
+
+_MAX_CONSTANT = 1 << 24
+"""Elements of a constant that a graph gets, one for each channel: a small file may declare any number of them."""
 
 
 class UnexpressedError(UnsupportedNodeError):
@@ -199,9 +203,12 @@ class Expressions(NodeMaker):
         """A constant in a layout.
 
         Raises:
-            UnexpressedError: The size of a dimension is unknown.
+            UnexpressedError: The size of a dimension is unknown, or the constant would be larger than a model.
         """
-        return self.declare(self.constant(np.full(self._numbers(layout), number), dtype), layout, dtype)
+        sizes = self._numbers(layout)
+        if math.prod(sizes) > _MAX_CONSTANT:
+            raise UnexpressedError(f"a constant for each channel would have {math.prod(sizes)} elements")
+        return self.declare(self.constant(np.full(sizes, number), dtype), layout, dtype)
 
     def existing(self, form: Polynomial, layout: Layout) -> ir.Value | None:
         """A value of a form that consists of leaves, along exactly the axes of a layout; None if there is none."""
