@@ -187,6 +187,14 @@ REFUSED = {
         norm("", "LRN", "N, C, H, W", attributes="size = 3", inputs="x"),
         "the number of channels of its X is unknown",
     ),
+    "LRN of no channels": (
+        norm("", "LRN", "N, 3, H, W", attributes="size = 0", inputs="x"),
+        "its size is 0; expected at least 1",
+    ),
+    "LRN of more channels than a matrix can have": (
+        norm("", "LRN", "N, 8193, H, W", attributes="size = 3", inputs="x"),
+        "its X has 8193 channels; expected at most 8192",
+    ),
     "batch norm of mixed types": (
         case("float[N, 3] x, double[3] s", "y = BatchNormalization(x, s, s, s, s)"),
         "its input 's' is double; expected float",

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
 
+_MAX_CHANNELS = 1 << 13
+"""The gradient is a product with a matrix of all pairs of channels: 256 MiB in float."""
+
 
 @gradient("LRN", versions=(13,), attributes={"alpha": ANY, "beta": ANY, "bias": ANY, "size": ANY})
 def lrn(back: Backward) -> Gradients:
@@ -30,9 +33,14 @@ def lrn(back: Backward) -> Gradients:
     channels = None if x.shape is None or len(x.shape) < 2 else x.shape[1]
     if not isinstance(channels, int):
         back.refuse("the number of channels of its X is unknown; expected a number in its shape")
+    size = back.attribute("size", 1)
+    if size < 1:
+        back.refuse(f"its size is {size}; expected at least 1")
+    if channels > _MAX_CHANNELS:
+        back.refuse(f"its X has {channels} channels; expected at most {_MAX_CHANNELS}")
     alpha, beta = back.attribute("alpha", 1e-4), back.attribute("beta", 0.75)
     shape = collapsed_shape(back, x)
-    window = _window(channels, back.attribute("size", 1))
+    window = _window(channels, size)
 
     def mean(of: ir.Value, weights: NDArray[np.float64]) -> ir.Value:
         columns = back.op("Reshape", of, shape, allowzero=1)
