@@ -31,6 +31,12 @@ def test_the_page_of_ops_is_current(monkeypatch):
     assert ops.PAGE.read_text(encoding="utf-8") == ops.page(), "run .venv/bin/python docs/generate/ops.py"
 
 
+def test_the_page_of_hard_batch_norms_is_current(monkeypatch):
+    cases = load("hard_batch_norms", monkeypatch)
+    text = cases.PAGE.read_text(encoding="utf-8")
+    assert text == cases.page(), "run .venv/bin/python docs/generate/hard_batch_norms.py"
+
+
 @pytest.mark.skipif(onnx_opset_version() < NEWEST_OPSET, reason="an older onnx")
 def test_the_page_of_gradients_is_current(monkeypatch):
     gradients = load("gradients", monkeypatch)

@@ -12,10 +12,14 @@ if TYPE_CHECKING:
 def unknown_name(name: str, candidates: Iterable[str], what: str) -> str:
     """Returns a message such as "'wieght' is not an input of this model; did you mean 'weight'?"."""
     names = sorted(candidates)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    if near:
+    if near := near_names(name, names):
         return f"{name!r} is not {what} of this model; did you mean {listed(near, 'or')}?"
     return f"{name!r} is not {what} of this model, which has {listed(names)}"
+
+
+def near_names(name: str, names: Sequence[str]) -> list[str]:
+    """Returns up to three names that are spelled like one."""
+    return difflib.get_close_matches(name, names, n=3, cutoff=0.6)
 
 
 def listed(names: Iterable[str], last: str = "and", most: int = 6) -> str:

@@ -100,6 +100,18 @@ CHECKS = {
         "Look at the lock-step check, which names the node. If it passes, compare the implementations: an error "
         "that all have in common is in ONNX Runtime or in the graph.",
     ),
+    "hard batch norms": _check(
+        "hard-batch-norms",
+        "A system computes a wrong value for a case of the suite.",
+        "The result differs from float64 by more than the rounding errors of a careful implementation.",
+        "Read what the case is about in the documentation, and correct the system.",
+    ),
+    "all results": _check(
+        "all-results",
+        "A file lacks results of the suite.",
+        "A system that has no result for a case does not pass.",
+        "Add the arrays.",
+    ),
 }
 """The rule of each check, by `bngrad.validation.report.Check.name`."""
 

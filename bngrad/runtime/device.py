@@ -28,6 +28,9 @@ class _Kind(NamedTuple):
 
 _KINDS = {CPU: _Kind("CPUExecutionProvider", range(1)), CUDA: _Kind("CUDAExecutionProvider", range(100))}
 
+PROVIDERS = {kind.provider: name for name, kind in _KINDS.items()}
+"""The first device of each execution provider."""
+
 
 class DeviceOptions(NamedTuple):
     """The options of sessions on a CUDA device."""

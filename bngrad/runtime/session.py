@@ -70,13 +70,13 @@ def register(
         # The library cannot see the providers of a session. On the CPU such an op would hide its function.
         if Device.of(device).kind == CUDA:
             session_options.add_session_config_entry("bngrad.device", CUDA)
-        _register_library(session_options, get_library_path())
+        register_library(session_options, get_library_path())
     elif implementation == "python":
         versions.check("onnxruntime-extensions")
         from bngrad.runtime import extensions  # noqa: PLC0415 - imports onnxruntime-extensions, rarely needed
 
         extensions.define_ops()
-        _register_library(session_options, extensions.library_path())
+        register_library(session_options, extensions.library_path())
 
 
 @renamed_keyword("provider", "implementation")
@@ -167,7 +167,12 @@ def _source(model: AnyModel) -> str | bytes:
     return bytes(model.SerializeToString())
 
 
-def _register_library(session_options: onnxruntime.SessionOptions, path: str) -> None:
+def register_library(session_options: onnxruntime.SessionOptions, path: str) -> None:
+    """Registers the ops of a custom-op library.
+
+    Raises:
+        LibraryError: ONNX Runtime cannot load it.
+    """
     try:
         session_options.register_custom_ops_library(path)
     except Exception as error:

@@ -97,6 +97,7 @@ def normalized(
     epsilon: float,
     momentum: float,
     unit: float,
+    shifted: bool = False,
 ) -> list[Expected]:
     """Returns the expected outputs of a training-mode batch norm over dimension 1 with biased running variance.
 
@@ -109,6 +110,7 @@ def normalized(
         epsilon: Added to the variance.
         momentum: The weight of the old running value.
         unit: The unit roundoff of the arithmetic, 2^-24 for float.
+        shifted: Whether the mean is a sum of differences from a value of the channel, which loses no digit to it.
 
     Returns:
         Y, the new running mean and variance, the saved mean and inv_std.
@@ -120,7 +122,10 @@ def normalized(
     count = X.size // scale.size
     sum_factor = (4 + np.sqrt(count)) * unit
     inv_std = exact.saved_inv_std
-    mean_bound = sum_factor * np.abs(X).sum(axis=axes) / count
+    terms = X - exact.saved_mean.reshape(kept) if shifted else X
+    mean_bound = sum_factor * np.abs(terms).sum(axis=axes) / count
+    if shifted:
+        mean_bound += 2 * unit * np.abs(exact.saved_mean)
     variance = 1 / np.square(inv_std) - epsilon
     variance_bound = sum_factor * np.abs(variance) + np.square(mean_bound)
     inv_std_relative = 0.5 * variance_bound * np.square(inv_std) + 3 * unit

@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from bngrad.runtime.device import CPU
 from bngrad.runtime.session import session
-from bngrad.validation.report import Check, Row, absolute_difference, differences
+from bngrad.validation.report import Check, Row
+from bngrad.validation.rows import compared, named_row
 from bngrad.validation.sites import Site, replacement
 from bngrad.validation.statistics import WorstSubjects
 from bngrad.validation.step_bounds import bounds
@@ -127,7 +128,7 @@ def _compare(
         model = ir.to_proto(replacement(rewritten, site, values))
     except ValueError as error:
         return [
-            _failed(site, names[0], implementation, against, _one_line(error))
+            _row_of(site, names[0], implementation, against, _one_line(error))
             for implementation in implementations
         ]
     rows = []
@@ -144,11 +145,11 @@ def _compare(
             results = run(feeds)
             targets = list(_targets(site, run, feeds, values, against))
         except Exception as error:  # noqa: BLE001 - any error is a finding of this node
-            rows.append(_failed(site, names[0], implementation, against, _one_line(error)))
+            rows.append(_row_of(site, names[0], implementation, against, _one_line(error)))
             continue
         for name, other, want, bound in targets:
             allowed = bound if tolerance is None else tolerance.atol + tolerance.rtol * np.abs(want)
-            rows.append(_row(site, name, implementation, other, results[name], want, allowed))
+            rows.append(compared(_row_of(site, name, implementation, other), results[name], want, allowed))
     return rows
 
 
@@ -176,31 +177,5 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _failed(site: Site | Step, tensor: str, implementation: str, against: str, note: str) -> Row:
-    """Returns the row of a comparison that failed with an error."""
-    op_type, inf = site.node.op_type, float(np.inf)
-    return Row(site.name, tensor, op_type, implementation, against, inf, inf, inf, passed=False, note=note)
-
-
-def _row(
-    site: Site | Step, tensor: str, implementation: str, against: str, got: Array, want: Array, allowed: Array
-) -> Row:
-    if got.shape != want.shape:
-        note = f"shape {list(got.shape)}; expected {list(want.shape)}"
-        return _failed(site, tensor, implementation, against, note)
-    max_abs, relative = differences(got, want)
-    # Results below the smallest normal number may be flushed to zero, except in float16.
-    half = got.dtype == np.float16
-    floor = float(np.finfo(np.float16).smallest_subnormal if half else np.finfo(np.float32).tiny)
-    measure = float(np.max(absolute_difference(got, want) / (np.nan_to_num(allowed) + floor), initial=0.0))
-    return Row(
-        site.name,
-        tensor,
-        site.node.op_type,
-        implementation,
-        against,
-        max_abs,
-        relative,
-        measure,
-        passed=measure <= 1.0,
-    )
+def _row_of(site: Site | Step, tensor: str, implementation: str, against: str, note: str = "") -> Row:
+    return named_row(site.name, tensor, site.node.op_type, implementation, against, note)

@@ -23,11 +23,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from bngrad.autodiff.recorded_stops import with_recorded_stops
 from bngrad.autodiff.stop_gradient import stop_nodes
-from bngrad.errors import InputError, LibraryError, OracleError
+from bngrad.errors import InputError, OracleError
 from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.nodes import all_nodes
 from bngrad.inspection.identity import identity
@@ -35,13 +35,12 @@ from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
 from bngrad.passes.distribute.collectives import is_collective
-from bngrad.runtime import native_library
 from bngrad.runtime.device_session import require_available
 from bngrad.runtime.environment import environment
-from bngrad.runtime.session import IMPLEMENTATIONS
 from bngrad.validation.autograd import load_autograd
 from bngrad.validation.checks import Checks, has_type
 from bngrad.validation.find_subject import find_subject
+from bngrad.validation.implementations import available_implementations
 from bngrad.validation.lockstep import Tolerance
 from bngrad.validation.loss_of_model import with_loss
 from bngrad.validation.options import ValidateOptions
@@ -78,7 +77,7 @@ def validate(
     require_available(options.device)
     if options.against == "torch":
         load_autograd()  # before the work, if PyTorch is missing
-    implementations, notes = _implementations(options.implementation)
+    implementations, notes = available_implementations(options.implementation)
     rtol, atol = options.rtol, options.atol
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     progress("reading the model", None)
@@ -137,20 +136,6 @@ class _Lazy:
             except OracleError as error:
                 raise OracleError(f"{error}; --against numeric and reference need no oracle") from error
         return self._oracle
-
-
-def _implementations(
-    implementation: Implementation | Literal["all"],
-) -> tuple[Sequence[Implementation], list[str]]:
-    if implementation == "all":
-        try:
-            native_library.library_path()
-        except LibraryError as error:
-            return ("python", "function"), [f"the native implementation was not checked: {error}"]
-        return IMPLEMENTATIONS, []
-    if implementation == "native":
-        native_library.library_path()
-    return (implementation,), []
 
 
 def _supported_implementations(

@@ -197,7 +197,7 @@ def test_another_shell_is_refused(arguments, message, capsys):
 def test_each_option_that_reads_a_file_completes_files():
     """Outputs are named by the user; the others are read."""
     outputs = {"output", "state_file", "state_out", "checkpoint", "log", "plot", "junit", "html", "sarif"}
-    outputs |= {"annotations", "summary", "tensorboard"}
+    outputs |= {"annotations", "summary", "tensorboard", "write_cases"}
     for name, command in cli.commands.items():
         for parameter in command.params:
             if isinstance(parameter.type, click.Path) and parameter.name not in outputs:

@@ -373,3 +373,51 @@ def test_an_interrupt_says_where_the_work_was(capsys, monkeypatch):
     where = r"bngrad: interrupted: at 'central differences', after 0:\d\d; files are as they were, or complete"
     assert re.fullmatch(where, err.strip())
     assert sorted(Path().iterdir()) == before
+
+
+def test_a_suite(capsys):
+    files = [
+        "--html",
+        "r.html",
+        "--junit",
+        "r.xml",
+        "--sarif",
+        "r.sarif",
+        "--summary",
+        "r.md",
+        "--write-cases",
+        "c.zip",
+    ]
+    assert run(["validate", "--suite", "hard-batch-norms", "CPUExecutionProvider", "--json", *files]) == 1
+    report = json.loads(capsys.readouterr().out)
+    (check,) = report["checks"]
+    assert {row["subject"] for row in check["rows"] if not row["passed"]} == {"values_1e20"}
+    assert "hard-batch-norms" in Path("r.sarif").read_text()
+    assert "The squares of X are infinite in float." in Path("r.html").read_text()
+    assert {path.name for path in Path().iterdir()} == {"model.onnx", *files[1::2]}
+    suite = ["validate", "--suite", "hard-batch-norms", "CPUExecutionProvider"]
+    assert run([*suite, "--implementation", "native"]) == 0
+    assert "passed: float64" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--suite", "hard-batch-norms", "CPUExecutionProvider", "--wrt", "x"],
+            "--wrt is for models, and --suite",
+        ),
+        (
+            ["--suite", "hard-batch-norms", "CPUExecutionProvider", "--seed", "0"],
+            "--seed is for models, and --suite",
+        ),
+        (["--suite", "hard", "CPUExecutionProvider"], "'hard' is not 'hard-batch-norms'"),
+        (["--suite", "hard-batch-norms", "CPU"], "CPU is no execution provider of ONNX Runtime, and no file"),
+        (["--suite", "hard-batch-norms", "model.onnx", "--write-cases", "model.onnx"], "is the input"),
+        (["model.onnx", "--write-cases", "c.zip"], "--write-cases is for --suite, which is not given"),
+    ],
+)
+def test_options_of_suites(arguments, message, capsys, folder):
+    assert run(["validate", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["model.onnx"]

@@ -31,6 +31,7 @@ _ABOUT = {
     "central differences": "Each gradient against the slope of the loss in float64, along a random direction.",
     "on stock ONNX Runtime": "The graph on the installed ONNX Runtime against float64, in units of its noise.",
     "PyTorch's autograd": "Loss, outputs, gradients and running statistics against PyTorch in float64.",
+    "hard batch norms": "What the system computes for each case against float64, in units of the error bound.",
     "PyTorch": "Some training steps against the module, in units of PyTorch's own rounding errors.",
 }
 
