@@ -12,11 +12,11 @@ from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesBefore
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.graph.torch_calls import recorded_call, recorded_classes
+from bngrad.graph.torch_source import TRACE
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_TRACE = "pkg.torch.onnx.stack_trace"
 _CALLS = {
     kind: (re.compile(rf"adaptive_{pool}_pool\dd{more}"), re.compile(rf"(?<!adaptive_){pool}_pool\dd"))
     for kind, pool, more in (("AveragePool", "avg", "|[\"']area[\"']"), ("MaxPool", "max", ""))
@@ -81,7 +81,7 @@ def _is_symbolic(value: ir.Value) -> bool:
 def _is_adaptive(node: ir.Node) -> bool:
     if re.search("Adaptive(?:Avg|Max)Pool", recorded_classes(node)):
         return True
-    line = (node.metadata_props.get(_TRACE, "").splitlines() or [""])[-1]
+    line = (node.metadata_props.get(TRACE, "").splitlines() or [""])[-1]
     adaptive, other = _CALLS.get(node.op_type, _CALLS["AveragePool"])
     return adaptive.search(line) is not None and other.search(line) is None
 

@@ -145,9 +145,10 @@ def _inspect(
         return str(error)
     check_outputs(outputs, {model: loaded})  # its external data
     if html is not None:
+        from bngrad.inspection.graph_nodes import graph_nodes
         from bngrad.reports.html.inspection import write_html
 
-        write_html(inspection, str(model), identity(loaded, model), Path(html))
+        write_html(inspection, str(model), identity(loaded, model), Path(html), graph_nodes(loaded))
     return inspection
 
 

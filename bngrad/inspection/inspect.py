@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from bngrad.graph.node_paths import node_name, node_paths
 from bngrad.graph.nodes import default_opset, op_nodes
 from bngrad.graph.torch_records import recorded_mode
 from bngrad.inspection.diagnostic import Diagnostic
+from bngrad.inspection.graph_nodes import typed_copy
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.inspection.placement import PlacedNode  # noqa: TC001 - the schema of --json resolves the types
 from bngrad.inspection.trainability import GraphValue, Trainability
@@ -27,9 +27,8 @@ from bngrad.opset.known_shapes import known_shape, size_text
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass, candidates_of
 from bngrad.passes.imports.tensorflow.gradients import ImportTensorflowGradientsPass
-from bngrad.passes.pipeline import foreign_nodes, reads_attribute, unknown_to_stock
+from bngrad.passes.pipeline import foreign_nodes, unknown_to_stock
 from bngrad.passes.prepare.infer_types import InferTypesPass
-from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 
 _SYNCHRONIZED = (DOMAIN, "BatchNormalizationApply")
@@ -125,10 +124,7 @@ def inspect(model: ir.Model) -> Inspection:
         model: Any model; it is not changed.
     """
     warnings, notes = model_warnings(model), mode_notes(model)
-    model = model.clone()
-    with suppress(ModelError):
-        ResolveAttributesPass(reads_attribute)(model)
-    InferTypesPass()(model)
+    model = typed_copy(model)
     nodes, paths = list(op_nodes(model)), node_paths(model)
     counted = [node for node in nodes if node.op_type != "Constant"]
     places = {node: (paths[node], index) for index, node in enumerate(counted)}

@@ -58,9 +58,14 @@ class Page(HTMLParser):
         )
 
     @property
+    def drawings(self):
+        """The names of the pictures of graphs."""
+        return [has["aria-label"] for _, has in self.elements if has.get("class") == "scroll graph"]
+
+    @property
     def table(self):
-        """The rows of the page's table, as text by column."""
-        (data,) = (block for block in self.data if "columns" in block)
+        """The rows of the page's first table, as text by column."""
+        data = next(block for block in self.data if "columns" in block)
         columns = {}
         for column, cells in zip(data["columns"], data["cells"], strict=True):
             values = column.get("values")

@@ -6,9 +6,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from bngrad.inspection.graph_nodes import GraphNode
 from bngrad.inspection.identity import Identity
 from bngrad.inspection.inspect import BatchNorm, Inspection, inspect
 from bngrad.inspection.trainability import GraphValue, LossChoice, Trainability
+from bngrad.reports.html.graph import MOST
 from bngrad.reports.html.inspection import write_html
 from bngrad.reports.visible import visible
 from pages import Page
@@ -30,8 +32,8 @@ NAMES = ["<b onclick=x>", "</script><script>x</script>", "a & b", "\u202eabc", "
 
 @pytest.fixture
 def page(tmp_path):
-    def make(inspection, model="m.onnx"):
-        write_html(inspection, model, Identity([], 17, 8, "", 9), tmp_path / "report.html")
+    def make(inspection, model="m.onnx", nodes=()):
+        write_html(inspection, model, Identity([], 17, 8, "", 9), tmp_path / "report.html", nodes)
         html = Page(tmp_path / "report.html")
         html.check_self_contained()
         return html
@@ -61,6 +63,30 @@ def test_modes_hazards_and_places(page):
     assert html.count("use", class_="frozen") == 1
     places = [float(has["x"].rstrip("%")) for tag, has in html.elements if tag == "use"]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("count", [4, MOST + 5])
+def test_the_graph(count, page):
+    """A chain with a frozen batch norm at its second place and an op without a gradient at its third."""
+    ops = ["Conv", "BatchNormalization", "Foo", *["Relu"] * (count - 3)]
+    nodes = [GraphNode(f"n{i}", op, "Nx3", (i - 1,) if i else (), f"m.py:{i}: x") for i, op in enumerate(ops)]
+    norm = BatchNorm("n1", "n1", "BatchNormalization", "frozen", [0], "float", "Nx3", "", position=1)
+    training = Trainability([], False, 1, 1, ["no gradient"], {"Foo": 1})
+    html = page(Inspection(17, 8, [norm], {}, nodes=count, training=training), nodes=nodes)
+    links = [has["href"] for tag, has in html.elements if tag == "a"]
+    targets = {has["id"] for _, has in html.elements if "id" in has}
+    centre = "" if count == 4 else " centre"
+    assert html.count("a", class_=f"node frozen{centre}") == html.count("a", class_=f"node refused{centre}") == 1
+    if count == 4:
+        assert len(html.drawings) == 1
+        assert links == ["#nodes-0", "#batch-norms-0", "#nodes-2", "#nodes-3"]
+        assert {link.removeprefix("#") for link in links} <= targets
+        assert "All 4 nodes without constants" in html.text
+    else:
+        assert "the neighbourhoods of 2 of 2 nodes" in html.text
+        assert html.text.index("Near n2") < html.text.index("Near n1")  # what is refused comes first
+        assert 20 < len(links) <= 40
+    assert "m.py:2: x" in html.source
 
 
 def batch_norms(count, **fields):
@@ -136,10 +162,12 @@ def test_a_name_stays_in_its_place(refused, name, page):
         batch_norm = BatchNorm(text, text, text, "training", [0], "float", text, text, [text])
         value, loss = GraphValue(text, "float", text), LossChoice(None, "mse", text, text, text)
         training = Trainability([loss], False, 1, 1, [text] if refused else [], {text: 1})
-        return Inspection(
+        nodes = [GraphNode(text, text, text, (), text), GraphNode(text, text, text, (0,), text)]
+        return nodes, Inspection(
             17, 8, [batch_norm], {text: 1}, {text: 2}, [text], [text], 1, None, [value], [value], training
         )
 
-    plain, html = page(found("n"), "n"), page(found(name), name)
+    (nodes, plain), (odd_nodes, odd) = found("n"), found(name)
+    plain, html = page(plain, "n", nodes), page(odd, name, odd_nodes)
     assert html.table["batch norm"] == html.table["X"] == [visible(name)]
     assert [tag for tag, _ in html.elements if tag != "wbr"] == [tag for tag, _ in plain.elements if tag != "wbr"]

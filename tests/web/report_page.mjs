@@ -121,6 +121,27 @@ seen.picture = await opened("validate", { viewport: { width: 1200, height: 900 }
   return found;
 });
 
+const marked = (page) => page.$eval("tr.marked", (row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent));
+seen.graph = await opened("inspect", { viewport: { width: 1200, height: 900 } }, async (page) => {
+  const found = { nodes: await page.locator(".graph .node").count() };
+  await page.click(".graph a[href='#batch-norms-4']");
+  found.batchNorm = await marked(page);
+  await page.click(".graph a[href='#nodes-73']");
+  found.node = await marked(page);
+  await page.fill("#nodes input[type=search]", "no such name");
+  await page.click(".graph a[href='#nodes-73']");
+  found.again = await marked(page);
+  await page.click(".copy");
+  await page.waitForFunction(() => document.querySelector(".copy").textContent !== "Copy");
+  found.copy = await page.textContent(".copy");
+  await page.goto(`${page.url().split("#")[0]}#nodes-59`);
+  await page.reload();
+  found.start = await marked(page);
+  return found;
+});
+seen.graph.static = await opened("inspect", { viewport: { width: 400, height: 800 }, javaScriptEnabled: false }, (page) =>
+  page.$$eval(".graph a", (links) => links.filter((link) => document.querySelector(link.getAttribute("href"))).length));
+
 seen.theme = await opened("validate", { viewport: { width: 1200, height: 900 }, colorScheme: "light" }, async (page) => {
   const state = async () => [(await page.textContent(".theme")).trim(), await background(page)];
   const found = [await state()];

@@ -18,6 +18,7 @@ import pytest
 
 from bngrad.bench.case import Case
 from bngrad.bench.measure import measure
+from bngrad.inspection.graph_nodes import graph_nodes
 from bngrad.inspection.identity import identity
 from bngrad.inspection.inspect import inspect
 from bngrad.io.files import load
@@ -25,6 +26,7 @@ from bngrad.reports.html import bench, inspection, training, validation
 from bngrad.reports.visible import visible
 from bngrad.runtime import environment, native_library
 from bngrad.training.differentiate import differentiate
+from bngrad.training.dry_run import trainability
 from bngrad.validation.options import ValidateOptions
 from bngrad.validation.report import Check, Report, Row
 from bngrad.validation.validate import validate
@@ -124,7 +126,9 @@ def _inspected(path):
     model.graph.output.extend(kept)
     onnx.save(model, "partly_frozen.onnx")
     loaded = load("partly_frozen.onnx")
-    inspection.write_html(inspect(loaded), "partly_frozen.onnx", identity(loaded, "partly_frozen.onnx"), path)
+    name = "partly_frozen.onnx"
+    inspected = replace(inspect(loaded), training=trainability(loaded, name))
+    inspection.write_html(inspected, name, identity(loaded, name), path, graph_nodes(loaded))
 
 
 def _timed(path):
@@ -237,6 +241,17 @@ def test_the_picture_by_keyboard(seen):
 def test_the_picture_by_touch(seen):
     assert f"{TIMES} limit, failed" in seen["touch"]["tip"]
     assert seen["touch"]["inside"]
+
+
+def test_a_node_of_the_graph_leads_to_its_row(seen):
+    graph = seen["graph"]
+    assert graph["nodes"] == 74
+    assert graph["batchNorm"] == ["15", "stage1.block2.2.bn"]
+    assert graph["node"] == ["74", "loss"]  # on the next page of the table
+    assert graph["again"] == graph["node"]
+    assert graph["start"] == ["60", "stage3.block2.2.conv"]
+    assert graph["copy"] in ("Copied", "Selected")
+    assert graph["static"] == 74
 
 
 def test_without_javascript(seen):

@@ -6,9 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bngrad.reports.html.graph import MOST as MOST_NODES
+from bngrad.reports.html.graph import pictures
 from bngrad.reports.html.page import write_page
 from bngrad.reports.html.scatter import percent
-from bngrad.reports.html.table import Column, Table
+from bngrad.reports.html.table import STATIC_ROWS, Column, Table
 from bngrad.reports.training_lines import MOST, loss_text
 from bngrad.runtime.environment import environment
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from bngrad.inspection.graph_nodes import GraphNode
     from bngrad.inspection.identity import Identity
     from bngrad.inspection.inspect import BatchNorm, Inspection
     from bngrad.inspection.trainability import GraphValue
@@ -73,7 +76,9 @@ class _Strip:
     nodes: int
 
 
-def write_html(inspection: Inspection, model: str, identity: Identity, path: Path) -> None:
+def write_html(
+    inspection: Inspection, model: str, identity: Identity, path: Path, nodes: Sequence[GraphNode] = ()
+) -> None:
     """Writes what `inspect` found as one HTML page.
 
     Args:
@@ -81,11 +86,15 @@ def write_html(inspection: Inspection, model: str, identity: Identity, path: Pat
         model: The name of the model.
         identity: The identity of the model.
         path: The file to write.
+        nodes: The nodes to draw and list, by `graph_nodes`.
 
     Raises:
         InputError: The file cannot be written.
     """
     ordered = sorted(inspection.batch_norms, key=lambda norm: norm.position)
+    kinds = _kinds(inspection, nodes)
+    rows = {norm.position: f"#batch-norms-{row}" for row, norm in enumerate(ordered)}
+    centres = sorted(kinds, key=lambda position: (kinds[position] not in ("refused", "hazard"), position))
     write_page(
         path,
         "inspection",
@@ -101,7 +110,30 @@ def write_html(inspection: Inspection, model: str, identity: Identity, path: Pat
         hazards=_hazards(ordered),
         hazardous=sum(bool(norm.hazards) for norm in ordered),
         table=Table("batch-norms", "In graph order", _COLUMNS, [_cells(norm) for norm in ordered]),
+        drawings=pictures(nodes, centres, kinds, lambda position: rows.get(position, f"#nodes-{position}")),
+        near_only=len(nodes) > MOST_NODES,
+        most_nodes=MOST_NODES,
+        centres=len(centres),
+        nodes=_node_table(nodes),
     )
+
+
+def _kinds(inspection: Inspection, nodes: Sequence[GraphNode]) -> dict[int, str]:
+    """Returns the classes of batch norms, and of nodes that have no gradient."""
+    kinds = {norm.position: "hazard" if norm.hazards else norm.mode for norm in inspection.batch_norms}
+    refused = {} if inspection.training is None else inspection.training.without_gradient
+    return kinds | {position: "refused" for position, node in enumerate(nodes) if node.op in refused}
+
+
+def _node_table(nodes: Sequence[GraphNode]) -> Table:
+    columns = [Column("node", "number"), Column("name", "name"), Column("op", "choice"), Column("output")]
+    rows = [[str(position + 1), node.name, node.op, node.shape] for position, node in enumerate(nodes)]
+    if any(node.source for node in nodes):
+        columns.append(Column("source"))
+        rows = [[*row, node.source] for row, node in zip(rows, nodes, strict=True)]
+    # A picture of the whole graph has a link to each row, also without JavaScript.
+    static = MOST_NODES if len(nodes) <= MOST_NODES else STATIC_ROWS
+    return Table("nodes", "Nodes in graph order", columns, rows, static)
 
 
 def _cells(norm: BatchNorm) -> list[str]:

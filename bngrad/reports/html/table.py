@@ -35,14 +35,16 @@ class Table:
     caption: str
     columns: list[Column]
     rows: Sequence[Sequence[str]]
-    """The rows in their first order: failed ones first."""
+    """The rows in their first order: failed ones first. The id of a row is that of the table and its number."""
+    static: int = STATIC_ROWS
+    """The rows that are readable without JavaScript, at least."""
 
     @property
     def static_rows(self) -> Sequence[Sequence[str]]:
         """The first rows, with as many of the failed ones as a page without JavaScript can have."""
         results = [index for index, column in enumerate(self.columns) if column.kind == "result"]
         failed = sum(row[index] == FAILED for row in self.rows for index in results)
-        return self.rows[: max(STATIC_ROWS, min(failed, _MOST_STATIC))]
+        return self.rows[: max(self.static, min(failed, _MOST_STATIC))]
 
     @property
     def data(self) -> dict[str, Any]:

@@ -5,4 +5,13 @@ if (matchMedia("(max-width: 560px)").matches) document.querySelector(".facts-box
 setUpTheme(document.querySelector(".theme"));
 const tables = new Map([...document.querySelectorAll("[data-table]")].map((box) => [box.id, new Table(box)]));
 for (const figure of document.querySelectorAll("[data-scatter]")) new Scatter(figure, tables.get(figure.dataset.scatter));
+/** Shows the row that the address names, such as #nodes-12. */
+function followAddress() {
+  const [, id, row] = /^#([a-z-]+)-(\d+)$/.exec(location.hash) ?? [];
+  tables.get(id)?.reveal(Number(row));
+}
+addEventListener("hashchange", followAddress);
+followAddress();
+// A link to the row of the address changes nothing, and still goes there.
+document.addEventListener("click", (event) => { if (event.target.closest?.("a")?.getAttribute("href") === location.hash) followAddress(); });
 for (const button of document.querySelectorAll(".copy")) setUpCopy(button);

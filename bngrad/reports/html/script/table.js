@@ -114,7 +114,7 @@ class Table {
     this.back.hidden = this.next.hidden = rows.length <= this.page;
   }
   element(row) {
-    return make("tr", {}, ...this.columns.map((column, c) => {
+    return make("tr", { id: `${this.box.id}-${row}`, class: row === this.marked && "marked", tabindex: row === this.marked && "-1" }, ...this.columns.map((column, c) => {
       const text = this.cells[c][row];
       if (column.kind === "result") return make("td", {}, make("span", { class: `badge ${text}` }, text));
       if (column.kind === "number") return make("td", { class: "number" }, text);
@@ -122,11 +122,26 @@ class Table {
       return make("td", { class: "long" }, column.kind === "name" ? name(text) : make("bdi", {}, text));
     }));
   }
-  /** Shows the rows with a text. */
-  find(text) {
-    this.text.value = text;
+  showAll() {
+    this.text.value = "";
     for (const [, select] of this.selects) select.value = "";
     if (this.failedOnly) this.failedOnly.checked = false;
+  }
+  /** Shows a row, and marks it. */
+  reveal(row) {
+    if (!(row < this.count)) return;
+    this.showAll();
+    this.marked = row;
+    this.first = Math.floor(this.order.indexOf(row) / this.page) * this.page;
+    this.show();
+    const element = this.body.querySelector(".marked");
+    element.scrollIntoView({ block: "center" });
+    element.focus({ preventScroll: true });
+  }
+  /** Shows the rows with a text. */
+  find(text) {
+    this.showAll();
+    this.text.value = text;
     this.first = 0;
     this.show();
     this.box.scrollIntoView({ block: "start" });
