@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -24,6 +25,8 @@ from pathlib import Path
 from ops.wheels.check_wheel import size_table, wheel_problems
 from ops.wheels.macho import hide_exports
 from ops.wheels.notices import write_notices
+from ops.wheels.sbom import NAME as SBOM
+from ops.wheels.sbom import bill_of_materials
 from ops.wheels.targets import TARGETS, Target
 
 ROOT = Path(__file__).parents[2]
@@ -106,12 +109,17 @@ def build_wheel(target: Target, source: Path, folder: Path) -> Path:
     arguments = [f"--config-setting={name}={value}" for name, value in settings.items()]
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, *arguments, source)
     (wheel,) = folder.glob("*.whl")
+    run(sys.executable, "-m", "wheel", "unpack", "--dest", folder / "unpacked", wheel)
+    (unpacked,) = (folder / "unpacked").iterdir()
+    library = unpacked / "bngrad" / "lib" / target.library
     if target.file_format == "MACHO":
-        run(sys.executable, "-m", "wheel", "unpack", "--dest", folder / "unpacked", wheel)
-        (unpacked,) = (folder / "unpacked").iterdir()
-        library = unpacked / "bngrad" / "lib" / target.library
         library.write_bytes(hide_exports(library.read_bytes(), ZIG_EXPORTS))
-        run(sys.executable, "-m", "wheel", "pack", "--dest-dir", folder, unpacked)
+    version = wheel.name.split("-")[1]
+    bill = unpacked / f"bngrad-{version}.dist-info" / SBOM
+    bill.parent.mkdir()
+    version_of_zig = importlib.metadata.version("ziglang")
+    bill.write_bytes(bill_of_materials(target, version, library.read_bytes(), zig().parent, version_of_zig))
+    run(sys.executable, "-m", "wheel", "pack", "--dest-dir", folder, unpacked)
     # scikit-build-core tags it for the machine that builds.
     run(sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={target.tag}", wheel)
     (wheel,) = folder.glob("*.whl")

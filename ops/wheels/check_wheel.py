@@ -25,6 +25,8 @@ from packaging.tags import parse_tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from ops.wheels.check_library import library_problems
+from ops.wheels.sbom import NAME as SBOM
+from ops.wheels.sbom import sbom_problems
 from ops.wheels.targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -114,8 +116,14 @@ def _problems(path: Path, archive: zipfile.ZipFile) -> Iterator[str]:
         return
     names = re.findall(r"^BNGRAD_EXPORT[^(]*?(\w+)\(", archive.read(header).decode(), re.MULTILINE)
     functions = {"RegisterCustomOps", *names}
-    problems = list(library_problems(archive.read(library), target, functions))
+    content = archive.read(library)
+    problems = list(library_problems(content, target, functions))
     yield from (f"{library} {problem}" for problem in problems)
+    if f"{info}/{SBOM}" not in files:
+        yield f"has no {info}/{SBOM}"
+    else:
+        bill = archive.read(f"{info}/{SBOM}")
+        yield from (f"{SBOM} {problem}" for problem in sbom_problems(bill, target, str(version), content))
     if not problems and target.tag.startswith("manylinux"):
         yield from _policy_problems(path, target)
 
@@ -173,7 +181,7 @@ def _metadata_problems(archive: zipfile.ZipFile, info: str, version: str, target
 
 
 def _content_problems(files: list[str], info: str) -> Iterator[str]:
-    ours = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
+    ours = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", SBOM)}
     for file in files:
         is_ours = file.startswith(("bngrad/", f"{info}/licenses/")) or file in ours
         if not is_ours or file.endswith(".pyc"):

@@ -1,8 +1,10 @@
-"""The licences of what zig links into the library statically, as one text for all wheels."""
+"""The licenses of what zig links into the library statically, as one text for all wheels."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from ops.wheels.components import COMPONENTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -11,16 +13,6 @@ _INTRODUCTION = """\
 The native library in this wheel contains compiled parts of the following projects.
 Their licenses follow, as the compiler's distribution has them.
 """
-
-_NOTICES = {
-    "LLVM libc++ (all wheels)": "lib/libcxx/LICENSE.TXT",
-    "LLVM libc++abi (all wheels)": "lib/libcxxabi/LICENSE.TXT",
-    "LLVM libunwind (all wheels)": "lib/libunwind/LICENSE.TXT",
-    "Zig compiler runtime (all wheels)": "LICENSE",
-    "MinGW-w64 runtime (Windows wheels)": "lib/libc/mingw/COPYING",
-    "musl libc, functions that MinGW-w64 lacks (Windows wheels)": "lib/libc/musl/COPYRIGHT",
-}
-"""Title to file in the package ziglang. The startup files of glibc and musl may be linked without a notice."""
 
 
 def write_notices(path: Path, ziglang: Path) -> None:
@@ -31,7 +23,9 @@ def write_notices(path: Path, ziglang: Path) -> None:
         ziglang: The folder of the package ziglang.
     """
     texts = [_INTRODUCTION]
-    for title, name in _NOTICES.items():
-        line = "=" * len(title)
-        texts += [f"{line}\n{title}\n{line}\n", (ziglang / name).read_text(encoding="utf-8").strip() + "\n"]
+    for component in COMPONENTS:
+        if component.license_file is not None:
+            line = "=" * len(component.title)
+            text = (ziglang / component.license_file).read_text(encoding="utf-8")
+            texts += [f"{line}\n{component.title}\n{line}\n", text.strip() + "\n"]
     path.write_text("\n".join(texts), encoding="utf-8", newline="\n")

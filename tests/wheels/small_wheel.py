@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ops.wheels.components import COMPONENTS
+from ops.wheels.sbom import NAME, bill_of_materials
 
 if TYPE_CHECKING:
     from ops.wheels.targets import Target
@@ -15,6 +19,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 HEADER = (ROOT / "ops" / "bngrad.h").read_text(encoding="utf-8")
 INFO = "bngrad-0.1.0.dist-info"
+
+VERSIONS = {
+    "lib/libcxx/include/__config": "#  define _LIBCPP_VERSION 220108\n",
+    "lib/libc/include/any-windows-any/_mingw_mac.h": "#define __MINGW64_VERSION_MAJOR 15\n"
+    "#define __MINGW64_VERSION_MINOR 0\n\n#define __MINGW64_VERSION_BUGFIX 2\n",
+    "lib/libc/musl/src/internal/version.h": '#define VERSION "1.2.5"\n',
+}
+"""The files of the package ziglang that have versions."""
+assert {component.source[0] for component in COMPONENTS if component.source} == {"", *VERSIONS}
 
 
 def source(target: Target, extra: str = "") -> str:
@@ -41,7 +54,18 @@ def files(target: Target, library: bytes) -> dict[str, bytes]:
         f"{INFO}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n{tags}".encode(),
         f"{INFO}/licenses/LICENSE": b"Apache License",
         f"{INFO}/licenses/LICENSE-THIRD-PARTY.txt": b"The LLVM Project",
+        f"{INFO}/{NAME}": bill(target, library),
     }
+
+
+def bill(target: Target, library: bytes) -> bytes:
+    """The bill of materials of the wheel, with the versions of a package ziglang of a few lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file, text in VERSIONS.items():
+            path = Path(folder, file)
+            path.parent.mkdir(parents=True)
+            path.write_text(text, encoding="utf-8")
+        return bill_of_materials(target, "0.1.0", library, Path(folder), "0.17.1")
 
 
 def write(

@@ -20,6 +20,7 @@ NAME = "linux-x86_64"
 TARGET = TARGETS[NAME]
 LIBRARY = f"bngrad/lib/{TARGET.library}"
 INFO = small_wheel.INFO
+BILL = f"{INFO}/sboms/bngrad.cdx.json"
 
 
 def long_unless_linux(cases):
@@ -113,6 +114,36 @@ CONTENTS = {
     "too-large": (added("bngrad/big", bytes(MAX_SIZE)), f"more than {MAX_SIZE}"),
     "unlisted-file": (added(f"{INFO}/RECORD", b""), "bngrad/__init__.py is not in RECORD"),
     "no-WHEEL": (removed(f"{INFO}/WHEEL"), f"has no {INFO}/WHEEL"),
+    "no-bill-of-materials": (removed(BILL), f"has no {BILL}"),
+    "bill-that-is-no-json": (added(BILL, b"{"), "bngrad.cdx.json is no document of CycloneDX: JSONDecodeError"),
+    "bill-without-components": (
+        replaced(
+            BILL, b'"components": [\n    {\n      "type": "library"', b'"parts": [\n    {\n      "type": "library"'
+        ),
+        "bngrad.cdx.json is no document of CycloneDX: KeyError: 'components'",
+    ),
+    "bill-of-another-format": (replaced(BILL, b'"1.6"', b'"1.2"'), "has the format CycloneDX 1.2, expected"),
+    "bill-of-another-version": (
+        replaced(BILL, b'"0.1.0"', b'"0.2.0"'),
+        "describes another package or library than bngrad 0.1.0",
+    ),
+    "bill-of-another-library": (
+        lambda contents: contents.update({BILL: small_wheel.bill(TARGET, contents[LIBRARY] + b" ")}),
+        "describes another package or library than bngrad 0.1.0",
+    ),
+    "bill-of-another-platform": (
+        lambda contents: contents.update({BILL: small_wheel.bill(TARGETS["musl-x86_64"], contents[LIBRARY])}),
+        "what is linked: glibc, startup files and libc_nonshared, musl libc, startup files",
+    ),
+    "bill-with-another-license": (replaced(BILL, b'"MIT"', b'"BSD"'), "what is linked: Zig compiler runtime"),
+    "bill-without-a-version": (
+        replaced(BILL, b'"version": "22.1.8"', b'"version": ""'),
+        "no version of LLVM libc++",
+    ),
+    "bill-with-other-dependencies": (
+        replaced(BILL, b'"ref": "Zig compiler runtime"', b'"ref": "zig"'),
+        "has other dependencies than bngrad on each component",
+    ),
     "not-a-library": (replaced(LIBRARY, b"\x7fELF", b"ELF?"), "the file format is unknown, expected ELF"),
     "changed-header": (
         replaced("bngrad/include/bngrad.h", b"bngrad_isa_count(", b"bngrad_isas("),
