@@ -40,14 +40,20 @@ def changelog_problem(changelog: str, version: str, *, candidate: bool) -> str:
     if not headings:
         return "CHANGELOG.md has no section; expected '## VERSION (YYYY-MM-DD)'"
     first = headings[0]
-    end = headings[1].start() if len(headings) > 1 else len(changelog)
-    if not re.search(r"^- ", changelog[first.end() : end], re.MULTILINE):
+    if not re.search(r"^- ", first_section(changelog), re.MULTILINE):
         return f"CHANGELOG.md: the section {first['version']} is empty"
     if candidate and first["version"] == "Unreleased":
         return ""
     if first["version"] != version or first["date"] is None:
         return f"CHANGELOG.md begins with {first.group()!r}; expected '## {version} (YYYY-MM-DD)'"
     return ""
+
+
+def first_section(changelog: str) -> str:
+    """Returns the text of the first section of the changelog, without its heading."""
+    headings = [*HEADING.finditer(changelog), None]
+    end = headings[1].start() if headings[1] else len(changelog)
+    return changelog[headings[0].end() : end].strip()
 
 
 def citation_problem(citation: str, version: str, urls: Mapping[str, str], license_name: str) -> str:
