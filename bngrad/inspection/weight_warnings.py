@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import onnx_ir as ir
+    from numpy.typing import NDArray
 
 _MADE_BY_EXPORTER = re.compile(r"(val|onnx::\w+|Const(ant)?|const_fold_opt)_+\d+(:0)?|.*/Const(ant)?(_\d+)?(:0)?")
 """Names that exporters give to values other than parameters: ``val_7``, ``onnx::Mul_12``, ``Const__3:0``."""
@@ -61,6 +62,48 @@ def tied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
             "equal, and exporters merge equal initial values: if the network does not share it, export with "
             "torch.onnx.export(..., dynamo=True, optimize=False), or dynamo=False, training=TrainingMode.TRAINING"
         )
+
+
+def untied_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:
+    """Matrices that are transposes of other weights, as exporters write a shared one that a layer transposes."""
+    if (model.producer_name or "").startswith("bngrad."):
+        return
+    matrices = [(value, matrix) for value in _values(model.graph, names) if (matrix := _matrix(value)) is not None]
+    pairs = [
+        (str(transposed.name), str(value.name))
+        for index, (value, matrix) in enumerate(matrices)
+        for transposed, other in matrices[index + 1 :]
+        if other.shape == matrix.shape[::-1] and _is_transpose(other, matrix)
+    ]
+    if pairs:
+        (transposed, value), *others = pairs
+        more = f" (and {listed(name for name, _ in others)} likewise)" if others else ""
+        yield (
+            f"{transposed!r} is the transpose of {value!r}, and both are trained, apart{more}: exporters write a "
+            "weight that two layers share twice if one transposes it; if the network shares it, export without "
+            "folding constants: torch.onnx.export(..., dynamo=True, optimize=False), or dynamo=False, "
+            "do_constant_folding=False"
+        )
+
+
+def _matrix(value: ir.Value) -> NDArray[Any] | None:
+    tensor = value.const_value
+    if tensor is None or len(tensor.shape) != 2 or tensor.size == 0 or value.is_graph_input():
+        return None
+    try:
+        return tensor.numpy()
+    except (OSError, ValueError):  # its external data is not there, which is reported where it is needed
+        return None
+
+
+def _is_transpose(other: NDArray[Any], matrix: NDArray[Any]) -> bool:
+    """Tests whether two matrices are transposes of each other, and neither equals its own as an identity does."""
+    return bool(
+        np.array_equal(other[0], matrix[:, 0])  # differs for most
+        and np.array_equal(other, matrix.T)
+        and not np.array_equal(other, matrix)
+        and not np.all(matrix == matrix.flat[0])
+    )
 
 
 def unlikely_weights(model: ir.Model, names: Sequence[str]) -> Iterator[str]:

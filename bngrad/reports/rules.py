@@ -195,6 +195,14 @@ WARNINGS = [
         "the weight.",
     ),
     _warning(
+        "untied-weights",
+        "A weight is the transpose of another one.",
+        "Exporters fold the transpose of a weight that two layers share, such as an embedding and the output "
+        "layer. The file has two weights then, which are trained apart.",
+        "Export with optimize=False or do_constant_folding=False; ignore the warning if the network has two "
+        "weights.",
+    ),
+    _warning(
         "unlikely-weights",
         "A default weight may not be a weight.",
         "A scalar, or a constant of the exporter, is a float initializer, which is trained by default.",

@@ -175,6 +175,14 @@ WARNS = {
         {"wrt": ["s"], "default_wrt": False},
         ["'s' is a weight of 2 nodes"],
     ),
+    "a shared weight that the exporter transposed": (
+        parse(
+            "h = Gather (w, i) y = MatMul (h, val_2)",
+            "float[2, 3] w = {1, 2, 3, 4, 5, 6}, int64[1] i = {0}, float[3, 2] val_2 = {1, 4, 2, 5, 3, 6}",
+        ),
+        {},
+        ["'val_2' is the transpose of 'w', and both are trained, apart: "],
+    ),
     "an exporter's constant": (
         parse(SCALED.format("val_74"), f"{W}, float[1] val_74 = {{2}}"),
         {},
@@ -316,6 +324,22 @@ SILENT = {
             x="int64[N] x",
         ),
         {},
+    ),
+    "matrices that are not transposes": (
+        parse("h = MatMul (x, w) y = MatMul (h, u)", "float[2, 2] w = {1, 2, 3, 4}, float[2, 2] u = {1, 3, 2, 5}"),
+        {},
+    ),
+    "matrices that were copied": (
+        parse("h = MatMul (x, w) y = MatMul (h, u)", "float[2, 2] w = {1, 2, 3, 4}, float[2, 2] u = {1, 2, 3, 4}"),
+        {},
+    ),
+    "two identities": (
+        parse("h = MatMul (x, w) y = MatMul (h, u)", "float[2, 2] w = {1, 0, 0, 1}, float[2, 2] u = {1, 0, 0, 1}"),
+        {},
+    ),
+    "a transpose that is not trained": (
+        parse("h = MatMul (x, w) y = MatMul (h, u)", "float[2, 2] w = {1, 2, 3, 4}, float[2, 2] u = {1, 3, 2, 4}"),
+        {"wrt": ["w"], "default_wrt": False},
     ),
     "statistics that are equal to a weight": (
         parse(f"[bn] y, p, q = BatchNormalization {TRAINING} (x, s, b, b, s)", EQUAL),
