@@ -38,6 +38,7 @@ from bngrad.inspection.weight_warnings import (
     padded_tables,
     tied_weights,
     unlikely_weights,
+    untied_weights,
     weights_before_quantization,
 )
 from bngrad.options import AUTO, ForwardOptions
@@ -89,6 +90,7 @@ def model_warnings(
         "shared-running-statistics": [shared],
         "custom-gradients-not-recorded": [_lost_custom_gradients(model)],
         "tied-weights": [tied_weights(model, names)],
+        "untied-weights": [untied_weights(model, names)],
         "unlikely-weights": [unlikely_weights(model, names)] if default_wrt else [],
         "padding-not-recorded": [padded_tables(model, names)],
         "weights-before-quantization": [
