@@ -69,7 +69,7 @@ def test_every_check_has_a_rule():
     """A check that is added in validation/ has to be added to the rules."""
     names = {
         argument.value
-        for path in (Path(bngrad.__file__).parent / "validation").glob("*.py")
+        for path in (Path(bngrad.__file__).parent / "validation").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Check"
         for argument in node.args[:1]
