@@ -206,6 +206,10 @@ def training_step(
         wrt: The weights to train. By default, all.
         sync: Whether to make the step of one rank of a distributed run, see `differentiate`. The gradients of the
             whole batch are clipped and accumulated, and every rank gets the same new state.
+        quantize: The type, ``uint8`` or ``int8``, that activations are rounded to where the inference model has
+            integers; weights are rounded to int8, with a scale for each output channel. Batch norms are folded
+            into their layers in the inference model. The state has the range of each tensor. None for no rounding.
+        symmetric: Whether the zero point of activations is the middle of the integers; for ``quantize``.
         batch_statistics: Whether the evaluation graph and the inference model may use the statistics of the batch,
             as batch norms in primitives do; else such a model is refused.
 

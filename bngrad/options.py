@@ -30,6 +30,9 @@ module is called several times. By default, those that PyTorch's exporter record
 and others get their own.
 """
 
+Quantize = Literal["int8", "uint8"]
+"""The type of quantized activations; weights are int8."""
+
 AUTO = "auto"
 """As ``training``: a model that does not record the mode of a batch norm is refused."""
 

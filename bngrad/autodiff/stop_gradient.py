@@ -7,6 +7,8 @@ inference models it is an Identity.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
@@ -14,6 +16,9 @@ from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.opset import onnx_registry
 from bngrad.opset.quantities import FLOAT_TYPES
+
+if TYPE_CHECKING:
+    from bngrad.graph.builder import NodeMaker
 
 DOMAIN = "bngrad.autodiff"
 NAME = "StopGradient"
@@ -47,6 +52,13 @@ def define(model: ir.Model) -> None:
     graph = ir.Graph([x], [body.outputs[0]], nodes=[body], opset_imports={"": version})
     model.functions[DOMAIN, NAME, ""] = ir.Function(DOMAIN, NAME, graph=graph, attributes=[])
     model.opset_imports[DOMAIN] = 1
+
+
+def stopped(make: NodeMaker, value: ir.Value) -> ir.Value:
+    """Makes a StopGradient of a value."""
+    result = make.outputs_of(NAME, value, outputs=["stopped"], domain=DOMAIN)[0]
+    result.type, result.shape = value.type, value.shape
+    return result
 
 
 def stops_to_identity(model: ir.Model) -> None:

@@ -10,11 +10,11 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.chosen_stops import refuse_stopped_loss
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
-from bngrad.autodiff.new_statistics import new_statistics, running_statistics
+from bngrad.autodiff.new_statistics import NEW_STATISTICS, new_statistics, running_statistics
 from bngrad.autodiff.prepare_forward import OPSET, make_inputs, prepare
 from bngrad.autodiff.rules.normalization import UNBIASED
 from bngrad.autodiff.share_loss import share_loss
-from bngrad.autodiff.stop_gradient import stops_to_identity
+from bngrad.autodiff.stop_gradient import stopped, stops_to_identity
 from bngrad.autodiff.walk import add_gradients
 from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names
@@ -27,12 +27,14 @@ from bngrad.options import ForwardOptions
 from bngrad.passes.precision.mixed_precision import MINIMUM_OPSET, MixedPrecisionPass
 from bngrad.passes.precision.sixteen_bit_ops import SIXTEEN_BIT_OPS
 from bngrad.passes.workarounds.sigmoid import compute_by_exp, enlarged_sigmoids
+from bngrad.passes.quantize.round_values import round_values
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from bngrad.options import ForwardKeywords
 
+    from bngrad.passes.quantize.quantization import Quantization
 
 class Training(NamedTuple):
     """A training graph, and the names that a training loop needs."""
@@ -56,6 +58,7 @@ def training_graph(
     share: bool = False,
     mixed: ir.DataType | None = None,
     **changes: Unpack[ForwardKeywords],
+    quantization: Quantization | None = None,
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
 
@@ -70,6 +73,7 @@ def training_graph(
         share: Whether to replace the loss by this rank's share of the loss of the whole batch; see `share_loss`.
         mixed: The type of 16 bits of mixed precision; with float16 the gradients are multiplied by ``loss_scale``.
         changes: Options that replace those in ``options``.
+        quantization: What is rounded; the ranges are further running statistics.
 
     Raises:
         ModelError: A name is wrong, the model cannot be differentiated, or mixed precision changes nothing.
@@ -90,6 +94,9 @@ def training_graph(
         _to_mixed_precision(result, mixed)
         target = find_loss(result, name)
     if share:
+    if quantization is not None:
+        new_ranges = round_values(result, quantization, stop=stopped)
+        result.meta[NEW_STATISTICS] = {**result.meta.get(NEW_STATISTICS, {}), **new_ranges}
         target = share_loss(result, target, names)
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
     scale = _add_loss_scale(result) if mixed == ir.DataType.FLOAT16 else None

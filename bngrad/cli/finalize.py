@@ -89,6 +89,7 @@ def finalize_command(
         outputs=list(keep) or None,
         from_state=state.is_state,
         batch_statistics=batch_statistics,
+        quantization=state.quantization,
     )
     files.save(result.model, path, external_data)
     print_warnings((), data_notes(path))

@@ -14,6 +14,7 @@ from bngrad.cli.progress import Display, progress
 from bngrad.cli.train_display import StatusLine
 from bngrad.cli.train_files import RunFiles
 from bngrad.cli.train_report import document, epoch_line, epoch_warnings, lines
+from bngrad.passes.quantize.deploy import UnseenRangeError
 from bngrad.reports.visible import visible
 from bngrad.training import curve
 from bngrad.training.fit import Reports
@@ -55,7 +56,8 @@ def run(context: click.Context, step: Path, ranks: Ranks, options: dict[str, Any
         comm=ranks.comm,
     )
     if options["output"] is not None:
-        trainer.finalize()  # a model that cannot be finalized is refused before it is trained
+        with contextlib.suppress(UnseenRangeError):  # the first step sets the ranges
+            trainer.finalize()  # a model that cannot be finalized is refused before it is trained
     run = train_setup.prepare(context, trainer, options)
     if ranks.is_first:
         print_warnings(train_setup.warnings(trainer, run, options))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from bngrad.autodiff.training_graph import Training
     from bngrad.options import RunningVariance
+    from bngrad.passes.quantize.quantization import Quantization
     from bngrad.training.options import DifferentiateKeywords
 
 
@@ -64,6 +65,7 @@ def differentiate(
     *,
     last: bool = True,
     mixed: ir.DataType | None = None,
+    quantization: Quantization | None = None,
     **changes: Unpack[DifferentiateKeywords],
 ) -> Differentiated:
     """Builds the training graph of a forward model.
@@ -73,6 +75,7 @@ def differentiate(
         options: See `bngrad.differentiate`.
         last: Whether nothing is added to the graph; else it has to be checked, see `for_target`.
         mixed: The type of 16 bits of mixed precision, see `training_graph`; for the builder ``bngrad``.
+        quantization: What is rounded, see `training_graph`; for the builder ``bngrad``.
         changes: Changes of the options.
 
     Raises:
@@ -103,7 +106,7 @@ def differentiate(
         model, loss, input_of_loss, warnings = append_loss(model, options.loss_fn, prediction=options.prediction)
         options = replace(options, loss=loss, loss_fn=None, prediction=None)
     unbiased = target != "ort" and (options.running_variance or default_running_variance(model)) == "unbiased"
-    training, notes = _training_graph(model, options, unbiased=unbiased, mixed=mixed)
+    training, notes = _training_graph(model, options, unbiased=unbiased, mixed=mixed, quantization=quantization)
     recognized = [norm.name for norm in candidates_of(training.model) if norm.taken and norm.kind == "forward"]
     if target == "ort":
         refuse_overwritten(training.model, "--target stock or training")
@@ -156,14 +159,27 @@ def differentiate(
 
 
 def _training_graph(
-    model: ir.Model, options: DifferentiateOptions, *, unbiased: bool, mixed: ir.DataType | None
+    model: ir.Model,
+    options: DifferentiateOptions,
+    *,
+    unbiased: bool,
+    mixed: ir.DataType | None,
+    quantization: Quantization | None,
 ) -> tuple[Training, list[str]]:
     """The training graph of a builder, and its notes."""
     if options.builder == "ort":
         from bngrad.oracle.differentiate import ort_training_graph  # noqa: PLC0415 - only where it is needed
 
         return ort_training_graph(model, options)
-    graph = training_graph(model, options, unbiased_running_var=unbiased, share=options.sync, mixed=mixed)
+    options = replace(options, running_variance="unbiased" if unbiased else "biased")
+    graph = training_graph(
+        model,
+        options,
+        unbiased_running_var=unbiased,
+        share=options.sync,
+        mixed=mixed,
+        quantization=quantization,
+    )
     return graph, []
 
 

@@ -14,7 +14,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import nodes_at_start
+from bngrad.passes.check import check
+from bngrad.passes.prepare.raise_opset import raise_opset
 from bngrad.passes.prepare.stable_logs import StableLogsPass
+from bngrad.passes.quantize.deploy import deploy
+from bngrad.passes.quantize.quantization import OPSET
+from bngrad.passes.quantize.round_values import round_values
 from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.bernoulli import BernoulliPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bngrad.passes.quantize.quantization import Quantization
     from bngrad.training.step_info import StepInfo
 
     Array = NDArray[Any]
@@ -39,6 +45,7 @@ def evaluation_graph(
     *,
     batch_statistics: bool = False,
     in_place: bool = False,
+    quantization: Quantization | None = None,
 ) -> ir.Model:
     """Returns the evaluation graph of a forward model, which is still to be checked.
 
@@ -50,6 +57,7 @@ def evaluation_graph(
         loss: The name of the loss.
         batch_statistics: Whether batch norms in primitives may use the statistics of the batch.
         in_place: Whether the model may be changed, as nothing else needs it.
+        quantization: What is rounded; None for nothing.
 
     Raises:
         ModelError: The loss depends on values that only training mode has, or an output, unless accepted, on
@@ -60,9 +68,14 @@ def evaluation_graph(
         model.graph.outputs.append(next(v for node in model.graph for v in node.outputs if v.name == loss))
     left_out = running_outputs(model)
     outputs = [str(value.name) for value in model.graph.outputs if value not in left_out]
+    ranges = () if quantization is None else quantization.ranges.values()
+    of_model = {name: array for name, array in values.items() if name not in ranges}
     result = to_inference_model(
-        model, values, outputs=outputs, random=True, batch_statistics=batch_statistics
+        model, of_model, outputs=outputs, random=True, batch_statistics=batch_statistics
     ).model
+    if quantization is not None:
+        result = raise_opset(result, OPSET)
+        round_values(result, quantization)
     make_state_inputs(result, values)
     return result
 
@@ -140,7 +153,11 @@ def with_state(
     model.metadata_props.pop(KEY, None)
     outputs = [str(value.name) for value in graph.outputs if value.name != info.loss]
     # Batch norms in the evaluation graph were accepted when the step was made.
-    return finalize(model, {}, outputs=outputs or None, batch_statistics=True).model
+    result = finalize(model, {}, outputs=outputs or None, batch_statistics=True).model
+    if info.quantization is not None:
+        deploy(result, info.quantization.ranges.values())
+        check(result, evaluation)
+    return result
 
 
 def _fold(graph: ir.Graph, value: ir.Value, array: Array) -> None:

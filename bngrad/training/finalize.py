@@ -30,6 +30,9 @@ from bngrad.passes.check import check
 from bngrad.passes.pipeline import foreign_nodes
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import raise_opset
+from bngrad.passes.quantize.deploy import deploy
+from bngrad.passes.quantize.quantization import OPSET
+from bngrad.passes.quantize.round_values import round_values
 from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
 from bngrad.training.to_inference import refuse_batch_statistics, refuse_random, to_inference
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
     from numpy.typing import NDArray
+
+    from bngrad.passes.quantize.quantization import Quantization
 
     Array = NDArray[Any]
 
@@ -67,6 +72,7 @@ def finalize(
     random: bool = False,
     from_state: bool = False,
     batch_statistics: bool = False,
+    quantization: Quantization | None = None,
 ) -> Finalized:
     """Returns a copy of a forward model for inference, with new weights and running statistics.
 
@@ -78,20 +84,26 @@ def finalize(
         random: Whether outputs may depend on random nodes.
         from_state: Whether the values are of the state of a training step, which has 16-bit weights as float.
         batch_statistics: Whether batch norms in primitives may use the statistics of the batch.
+        quantization: What the step of the state rounds, whose ranges are among the values; None for nothing.
 
     Raises:
         InputError: A name is unknown or ambiguous, a value has a wrong shape or type, or ``outputs`` is a string.
         ModelError: The model is a training graph, no output is left, or one depends on a random node or, unless
             accepted, on the statistics of the batch.
     """
+    ranges = () if quantization is None else quantization.ranges.values()
     result = to_inference_model(
         inlined_copy(model),
-        weights,
+        {name: array for name, array in weights.items() if name not in ranges},
         outputs=outputs,
         random=random,
         from_state=from_state,
         batch_statistics=batch_statistics,
     )
+    if quantization is not None:
+        result = result._replace(model=raise_opset(result.model, OPSET))
+        round_values(result.model, quantization, ranges=weights)
+        deploy(result.model, ranges)
     check(result.model, model)
     return result
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from bngrad.errors import InputError
 from bngrad.option_fields import BATCH_NORMS, OUTPUT, Options, option, values_of
-from bngrad.options import ForwardKeywords, ForwardOptions, GraphKeywords, GraphOptions
+from bngrad.options import ForwardKeywords, ForwardOptions, GraphKeywords, GraphOptions, Quantize
 
 if TYPE_CHECKING:
     import numpy as np
@@ -197,6 +197,8 @@ class StepKeywords(UpdateKeywords, TrainingKeywords, total=False):
     values: "Mapping[str, NDArray[np.generic]] | None"
     batch_statistics: bool
 
+    quantize: Quantize | None
+    symmetric: bool
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(UpdateOptions, TrainingOptions):
@@ -212,6 +214,16 @@ class StepOptions(UpdateOptions, TrainingOptions):
     )
 
     def forward(self, **changes: Any) -> DifferentiateOptions:  # noqa: ANN401 - of the types of the fields
+    quantize: Quantize | None = option(
+        None,
+        "[Quantization-aware training](../guides/quantization.md): round weights to int8 and activations to this "
+        "type where the inference model does, with batch norms folded; finalize writes that model.",
+        group=PRECISION,
+    )
+    symmetric: bool = option(
+        False, "Put the zero point of quantized activations in the middle of the integers.", group=PRECISION
+    )
+
         """Returns the options of `differentiate` among these, with changes."""
         return DifferentiateOptions(**(values_of(TrainingOptions, self) | changes))
 

@@ -47,6 +47,7 @@ def state_document(info: StepInfo) -> dict[str, Any]:
         "roles": {name: entry.role for name, entry in info.state.items()},
         "averages": info.averages,
         "batch_norms": [dict(vars(batch_norm)) for batch_norm in info.batch_norms],
+        "quantization": None if info.quantization is None else dict(vars(info.quantization)),
         KEY: origin_of(info),
     }
 

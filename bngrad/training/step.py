@@ -34,6 +34,7 @@ from bngrad.training.loss_scaling import LossScaling
 from bngrad.training.losses import append_loss
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
 from bngrad.training.options import StepOptions
+from bngrad.training.quantize import quantization_of
 from bngrad.training.state_batch_norms import state_batch_norms
 from bngrad.training.step_builder import StepBuilder
 from bngrad.training.step_info import Fingerprint, StepInfo, write_step_info
@@ -114,7 +115,14 @@ def build_step(
     if of_training:
         InferTypesPass()(model)  # for the training graph and the evaluation graph
     exported = read_forward_info(model)
-    training_graph = differentiate(model, options.forward(), last=False, mixed=_SIXTEEN_BITS[options.precision])
+    quantization = quantization_of(model, options)
+    training_graph = differentiate(
+        model,
+        options.forward(),
+        last=False,
+        mixed=_SIXTEEN_BITS[options.precision],
+        quantization=quantization,
+    )
     builder = StepBuilder(training_graph, options.values or {})
     builder.add_optimizer(
         optimizer,
@@ -131,11 +139,17 @@ def build_step(
         accumulate=accumulate,
         ema=options.ema,
         synchronized=options.sync,
+        quantization=quantization,
     )
     result = training_graph.model
     if evaluation is None:
         evaluation = evaluation_graph(
-            model, builder.initial, training_graph.loss, batch_statistics=options.batch_statistics, in_place=True
+            model,
+            builder.initial,
+            training_graph.loss,
+            batch_statistics=options.batch_statistics,
+            in_place=True,
+            quantization=quantization,
         )
     else:
         evaluation = evaluation.clone()

@@ -151,7 +151,7 @@ def read_state(path: str | os.PathLike[str], info: StepInfo) -> tuple[dict[str, 
     """
     state, metadata = read_tensors(path)
     extra = state_metadata(path, metadata)
-    for key in ("roles", "averages", "batch_norms"):
+    for key in ("roles", "averages", "batch_norms", "quantization"):
         extra.pop(key, None)
     if extra.pop("model", info.model) != info.model:
         raise InputError(

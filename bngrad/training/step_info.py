@@ -28,6 +28,7 @@ from bngrad.errors import InputError, ModelError
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.io.documents import from_json
 from bngrad.opset.known_shapes import shape_text
+from bngrad.passes.quantize.quantization import Quantization
 from bngrad.training.options import Layout
 
 if TYPE_CHECKING:
@@ -185,6 +186,8 @@ class StepInfo:
     """The batch norms that read a tensor of the state; none for a step of an older bngrad."""
     ema: float | None = None
     """The decay of the moving averages of weights and running statistics; None if there are none."""
+    quantization: Quantization | None = None
+    """The tensors and weights that the step rounds to 8 bits; None for none."""
     loss_scale: str | None = None
     """The output with the factor of the loss in float16; None without loss scaling."""
 
@@ -307,6 +310,8 @@ def write_step_info(model: "ir.Model", info: StepInfo) -> None:
         document["fingerprint"] = vars(info.fingerprint)
     if info.ema is not None:
         document["ema"] = info.ema
+    if info.quantization is not None:
+        document["quantization"] = vars(info.quantization)
     model.metadata_props[KEY] = json.dumps(document)
 
 

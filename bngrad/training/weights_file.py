@@ -6,14 +6,19 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from bngrad.errors import InputError
 from bngrad.io.arrays import load_arrays
+from bngrad.io.documents import from_json
 from bngrad.io.reading import require_file
 from bngrad.io.tensor_files import read_tensors
+from bngrad.passes.quantize.quantization import Quantization
 from bngrad.training.step_files import state_metadata
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -28,6 +33,8 @@ class Weights(NamedTuple):
     arrays: dict[str, Array]
     is_state: bool
     """True if they are from the state of a training step, which has 16-bit weights as float."""
+    quantization: Quantization | None = None
+    """The values that the step rounds to 8 bits; None for none."""
 
 
 def load_weights(path: str | os.PathLike[str]) -> Weights:
@@ -57,4 +64,21 @@ def load_weights(path: str | os.PathLike[str]) -> Weights:
             f"{file} does not have the averages that it records; expected a state as bngrad writes it"
         )
     trained = [name for name in arrays if roles[name] in _TRAINED]
-    return Weights({name: arrays[averages.get(name, name)] for name in trained}, is_state=True)
+    weights = {name: arrays[averages.get(name, name)] for name in trained}
+    return Weights(weights, is_state=True, quantization=_quantization(file, document, weights))
+
+
+def _quantization(file: Path, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> Quantization | None:
+    recorded = document.get("quantization")
+    if recorded is None:
+        return None
+    try:
+        quantization = from_json(Quantization, recorded)
+        ranges = [arrays[name] for name in quantization.ranges.values()]
+    except (KeyError, ValueError) as error:
+        raise InputError(
+            f"{file} does not record its quantization ({error}); expected a state as bngrad writes it"
+        ) from error
+    if any(array.dtype != np.float32 or array.shape != (2,) for array in ranges):
+        raise InputError(f"{file} has a range that is not 2 float32 numbers; expected a state as bngrad writes it")
+    return quantization

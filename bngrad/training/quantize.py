@@ -1,0 +1,47 @@
+"""Quantization-aware training: what a step rounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bngrad.errors import InputError
+from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.passes.prepare.raise_opset import raise_opset
+from bngrad.passes.quantize.plan import plan
+from bngrad.passes.quantize.quantization import OPSET
+from bngrad.training.finalize import finalize
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from bngrad.passes.quantize.quantization import Quantization
+    from bngrad.training.options import StepOptions
+
+
+def quantization_of(model: ir.Model, options: StepOptions) -> Quantization | None:
+    """Returns what a step rounds, from the model as it is deployed; None for nothing.
+
+    Args:
+        model: The forward model with its loss; it is not changed.
+        options: The options of the step.
+
+    Raises:
+        InputError: Options contradict each other.
+        ModelError: The model cannot be quantized, or has no output but the loss.
+        UnsupportedNodeError: A layer has another type than float.
+    """
+    if options.quantize is None:
+        if options.symmetric:
+            raise InputError("symmetric is for quantize, which is not given; add --quantize (quantize=)")
+        return None
+    contradictions = {
+        "--precision (precision=)": options.precision != "model",
+        "--sync (sync=)": options.sync,
+        "--no-straight-through (straight_through=False)": not options.straight_through,
+    }
+    for option, is_given in contradictions.items():
+        if is_given:
+            raise InputError(f"--quantize (quantize=) cannot be combined with {option}; leave one of them out")
+    deployed = raise_opset(finalize(model, {}, random=True, batch_statistics=True).model, OPSET)
+    InferTypesPass()(deployed)
+    return plan(deployed, options.quantize, symmetric=options.symmetric)

@@ -1,0 +1,164 @@
+"""Quantization-aware training beside the fused modules of PyTorch, `torch.ao.nn.intrinsic.qat`."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+import bngrad  # noqa: E402
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    quantization = pytest.importorskip("torch.ao.quantization", reason="this PyTorch has none")
+    from torch.ao.nn.intrinsic.qat import ConvBnReLU2d
+    from torch.ao.nn.qat import Linear
+
+TEXT = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[N,3,6,6] x, int64[N] labels) => (float loss, float[N,4] logits) {
+    h = Conv <pads = [1,1,1,1]> (x, kernel)
+    b, mean_new, var_new = BatchNormalization <training_mode = 1> (h, scale, shift, mean, var)
+    r = Relu (b)
+    p = GlobalAveragePool (r)
+    flat = Flatten (p)
+    logits = Gemm <transB = 1> (flat, weight, offset)
+    loss = SoftmaxCrossEntropyLoss (logits, labels)
+}"""
+NAMES = {
+    "kernel": "0.weight",
+    "scale": "0.bn.weight",
+    "shift": "0.bn.bias",
+    "mean": "0.bn.running_mean",
+    "var": "0.bn.running_var",
+    "weight": "1.weight",
+    "offset": "1.bias",
+}
+RANGES = {"x": "x", "r": "0.activation_post_process", "p": "p", "logits": "1.activation_post_process"}
+
+
+class Network(torch.nn.Sequential):
+    """The network with fused modules, and the roundings that stand between them."""
+
+    def __init__(self, activations):
+        low, high = (0, 255) if activations == "uint8" else (-128, 127)
+        dtype = torch.quint8 if activations == "uint8" else torch.qint8
+        rounded = quantization.FakeQuantize.with_args(
+            observer=quantization.MovingAverageMinMaxObserver, quant_min=low, quant_max=high, dtype=dtype
+        )
+        weights = quantization.FakeQuantize.with_args(
+            observer=quantization.MovingAveragePerChannelMinMaxObserver,
+            averaging_constant=1.0,
+            quant_min=-127,
+            quant_max=127,
+            dtype=torch.qint8,
+            qscheme=torch.per_channel_symmetric,
+        )
+        config = quantization.QConfig(activation=rounded, weight=weights)
+        super().__init__(
+            ConvBnReLU2d(3, 5, 3, padding=1, bias=False, qconfig=config, momentum=0.1),
+            Linear(5, 4, qconfig=config),
+        )
+        self.x, self.p = rounded(), rounded()
+        for layer in (self[0], self[1]):
+            layer.activation_post_process = rounded()
+
+    def forward(self, x):
+        images = self[0].activation_post_process(self[0](self.x(x)))
+        pooled = self.p(images.mean((2, 3)))
+        return self[1].activation_post_process(self[1](pooled))
+
+
+def pair(activations, seed=0, **options):
+    """The training step and PyTorch's network, with the same values."""
+    rng = np.random.default_rng(seed)
+    values = {
+        "kernel": rng.normal(size=(5, 3, 3, 3)) / 3,
+        "scale": rng.uniform(0.5, 1.5, 5) * [1, -1, 1, 1, -1],
+        "shift": rng.normal(size=5) / 5,
+        "mean": rng.normal(size=5) / 5,
+        "var": rng.uniform(0.5, 2, 5),
+        "weight": rng.normal(size=(4, 5)) / 2,
+        "offset": rng.normal(size=4) / 5,
+    }
+    values = {name: array.astype(np.float32) for name, array in values.items()}
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in values.items())
+    step = bngrad.training_step(model, quantize=activations, running_variance="unbiased", **options)
+    network = Network(activations)
+    tensors = network.state_dict()
+    for name, array in values.items():
+        tensors[NAMES[name]].copy_(torch.from_numpy(array))
+    return step, network, values
+
+
+def batches(count, size=8, seed=1):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield rng.normal(size=(size, 3, 6, 6)).astype(np.float32), rng.integers(0, 4, size)
+
+
+@pytest.mark.parametrize("activations", ["uint8", "int8"])
+def test_steps_of_the_fused_modules(activations):
+    """Losses, weights, running statistics and ranges of some steps."""
+    weights = ["kernel", "shift", "weight", "offset"]
+    step, network, _ = pair(activations, wrt=weights)
+    network[0].bn.weight.requires_grad_(False)
+    trainer = bngrad.Trainer(step, learning_rate=0.1)
+    optimizer = torch.optim.SGD([value for value in network.parameters() if value.requires_grad], lr=0.1)
+    for x, labels in batches(6):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(torch.from_numpy(x)), torch.from_numpy(labels))
+        loss.backward()
+        optimizer.step()
+        np.testing.assert_allclose(trainer.step(x=x, labels=labels), loss.item(), rtol=1e-5)
+    state, tensors = trainer.state_dict(), network.state_dict()
+    for name in [*weights, "mean", "var"]:
+        np.testing.assert_allclose(state[name], tensors[NAMES[name]], rtol=1e-4, atol=1e-6, err_msg=name)
+    for name, prefix in RANGES.items():
+        limits = [tensors[f"{prefix}.activation_post_process.{end}_val"].item() for end in ("min", "max")]
+        expected = [min(limits[0], 0), max(limits[1], 0)]
+        if limits[0] <= 0 <= limits[1]:  # else PyTorch averages before it takes 0 in
+            np.testing.assert_allclose(state[f"{name}/range"], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    network.eval()
+    x, labels = next(batches(1, 40, seed=2))
+    logits = trainer.evaluate(x=x, labels=labels)["logits"]
+    scale = np.diff(state["logits/range"])[0] / 255
+    assert np.abs(logits - network(torch.from_numpy(x)).detach().numpy()).max() <= 1.01 * scale
+
+
+def test_gradients_of_the_fused_modules():
+    """The scale of the batch norm has another gradient in PyTorch, by the rounding error of the weights.
+
+    There the weight is multiplied by the scale before it is rounded, and its result divided by it. In exact
+    arithmetic neither changes the result.
+    """
+    names = ["kernel", "scale", "shift", "weight", "offset"]
+    step, network, values = pair(
+        "uint8", outputs=[f"{name}_grad" for name in ("kernel", "scale", "shift", "weight", "offset")]
+    )
+    ((x, labels),) = batches(1, 16)
+    trainer = bngrad.Trainer(step, learning_rate=0)
+    trainer.step(x=x, labels=labels)
+    outputs = {}
+    network[0].register_forward_hook(lambda _, __, y: outputs.update(y=y))
+    network[0].bn.register_forward_hook(
+        lambda _, inputs, __: (outputs.update(h=inputs[0]), inputs[0].retain_grad())[1]
+    )
+    network.x.register_forward_hook(lambda _, __, y: outputs.update(x=y))
+    torch.nn.functional.cross_entropy(network(torch.from_numpy(x)), torch.from_numpy(labels)).backward()
+    expected = {name: value.grad.numpy() for name, value in network.named_parameters()}
+    kernel = values["kernel"].astype(np.float64)
+    steps = np.abs(kernel).max((1, 2, 3), keepdims=True) / 127
+    error = torch.from_numpy((kernel - np.rint(kernel / steps) * steps).astype(np.float32))
+    of_error = torch.nn.functional.conv2d(outputs["x"].detach(), error, padding=1)
+    extra = (of_error * outputs["h"].grad).sum((0, 2, 3)).numpy() / values["scale"]
+    assert np.abs(extra).max() > 1e-5
+    expected["0.bn.weight"] = expected["0.bn.weight"] - extra
+    for name in names:
+        np.testing.assert_allclose(
+            trainer.outputs[f"{name}_grad"], expected[NAMES[name]], rtol=1e-3, atol=2e-6, err_msg=name
+        )
