@@ -21,6 +21,7 @@ from bngrad.validation.references import register_reference
 
 if TYPE_CHECKING:  # type checkers read only imports; without these, every name would be Any
     from bngrad.api import differentiate as differentiate
+    from bngrad.api import edit_batch_norms as edit_batch_norms
     from bngrad.api import finalize as finalize
     from bngrad.api import inspect as inspect
     from bngrad.api import rewrite as rewrite
@@ -74,7 +75,7 @@ if TYPE_CHECKING:  # type checkers read only imports; without these, every name 
     from bngrad.validation.report import Report as Report
 
 _NAMES = {
-    "api": "differentiate finalize inspect rewrite save training_step",
+    "api": "differentiate edit_batch_norms finalize inspect rewrite save training_step",
     "autodiff.backward": "Backward",
     "autodiff.metadata": "TrainingGraph read_training_graph",
     "autodiff.own_rules": "gradient",

@@ -21,7 +21,7 @@ from bngrad.io.files import save as save_ir
 from bngrad.io.writing import check_output
 from bngrad.option_fields import takes_keywords
 from bngrad.options import RewriteOptions
-from bngrad.training.options import DifferentiateOptions, StepOptions
+from bngrad.training.options import BatchNormOptions, DifferentiateOptions, StepOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bngrad.inspection.inspect import Inspection
     from bngrad.options import RewriteKeywords
-    from bngrad.training.options import DifferentiateKeywords, StepKeywords
+    from bngrad.training.options import BatchNormKeywords, DifferentiateKeywords, StepKeywords
     from bngrad.training.training_step import TrainingStep
 
 
@@ -282,6 +282,52 @@ def finalize(
         return finalize_ir(model, copies, outputs=outputs, batch_statistics=batch_statistics).model
     result = finalize_ir(as_ir(model), weights, outputs=outputs, batch_statistics=batch_statistics)
     return to_proto(result.model)
+
+
+@overload
+def edit_batch_norms(
+    model: str | os.PathLike[str] | onnx.ModelProto, **options: Unpack[BatchNormKeywords]
+) -> onnx.ModelProto: ...
+@overload
+def edit_batch_norms(model: ir.Model, **options: Unpack[BatchNormKeywords]) -> ir.Model: ...
+
+
+@takes_keywords(BatchNormOptions)
+def edit_batch_norms(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, **options: Unpack[BatchNormKeywords]
+) -> onnx.ModelProto | ir.Model:
+    """Edits the batch norms of a forward model.
+
+    Args:
+        model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
+        batch_norms: Names of BatchNormalization nodes, or patterns such as ``layer1.*``. By default, all.
+        mode: ``frozen``: a training step uses the running statistics. ``training``: it uses those of the batch,
+            and the model is in training mode. By default, the mode stays.
+        momentum: The weight of the old value in a new running statistic, from 0 to 1, as in ONNX: 1 minus
+            PyTorch's.
+        epsilon: The epsilon; another one changes the function.
+        ghost: The number of samples that get statistics of their own in a training step, which updates a running
+            statistic with the mean of theirs. 0 for the whole batch.
+        fold: Whether to fold batch norms into the Conv, ConvTranspose, Gemm or MatMul before them, or the Conv,
+            Gemm or MatMul after them, for inference. Those that `batch_norms` does not name may stay.
+
+    Returns:
+        The edited model, without functions, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a
+        path.
+
+    Raises:
+        InputError: The model cannot be read, there is no edit, a value is out of its range, or ``fold`` is
+            combined with an edit of training.
+        ModelError: A name is unknown, a batch norm cannot be edited so, or the model is not a forward model.
+
+    Warns:
+        BngradWarning: A batch norm that `batch_norms` does not name cannot be folded.
+    """
+    from bngrad.training.edit_batch_norms import edit_batch_norms as edit  # noqa: PLC0415 - rarely needed
+
+    result = edit(as_ir(model), BatchNormOptions(**options))
+    warn([f"batch norm {name!r} is not folded: {reason}" for name, reason in result.kept.items()])
+    return result.model if isinstance(model, ir.Model) else to_proto(result.model)
 
 
 def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspection:

@@ -56,6 +56,7 @@ NAMES = [
     "__version__",
     "derive_parameter_shape",
     "differentiate",
+    "edit_batch_norms",
     "finalize",
     "get_library_path",
     "gradient",

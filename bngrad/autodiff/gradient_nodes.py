@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.ghost_batches import refuse_ghost_batches
 from bngrad.autodiff.gradient_request import GradientRequest, is_gradient_node
-from bngrad.graph.nodes import op_nodes, raise_refusals
+from bngrad.graph.nodes import all_nodes, op_nodes, raise_refusals
 from bngrad.passes import pipeline
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
@@ -25,6 +26,7 @@ def rewrite(model: ir.Model, **options: Unpack[RewriteKeywords]) -> Rewritten:
     Raises:
         UnsupportedNodeError: As `pipeline.rewrite`; or a Gradient cannot be replaced.
     """
+    refuse_ghost_batches(all_nodes(model), "rewrite")
     result, count = without_gradient_nodes(model)
     return pipeline.rewrite(result, lowered_before={"Gradient": count} if count else {}, **options)
 

@@ -22,6 +22,7 @@ from bngrad.autodiff.chosen_stops import with_chosen_stops
 from bngrad.autodiff.control_flow.body_types import infer_bodies
 from bngrad.autodiff.control_flow.prepare import fold_branches
 from bngrad.autodiff.expansion import expand
+from bngrad.autodiff.ghost_batches import split_batch, with_ghost_batches
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, ends, updates
 from bngrad.autodiff.recorded_stops import refuse_hidden_stops, with_recorded_stops
 from bngrad.autodiff.running_statistics import (
@@ -109,8 +110,16 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     if _reshape_to_channels(model.graph, names):
         InferTypesPass()(model)
     FoldAffinePass(names)(model)
-    for node in filter(is_trained, _batch_norms(model.graph)):
-        _save_statistics(node, names)
+    trained = [node for node in _batch_norms(model.graph) if is_trained(node)]
+    ghosts = with_ghost_batches(trained)
+    if ghosts:
+        _relate_statistics(model, trained)
+        for node in ghosts:
+            split_batch(node, names, unbiased=options.unbiased)
+        InferTypesPass()(model)
+    for node in trained:
+        if node not in ghosts:
+            _save_statistics(node, names)
     return model
 
 
@@ -146,7 +155,7 @@ def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir
     for node in list(model.graph):
         # Shape inference accepts a batch norm only with the number of outputs of its mode.
         if is_trained(node):
-            _return_statistics(model.graph, node, names)
+            return_statistics(model.graph, node, names)
         elif is_of_onnx(node):
             _freeze(node)
     return model, names
@@ -293,7 +302,7 @@ def is_trained(node: ir.Node) -> bool:
     return attribute is not None and attribute.type == ir.AttributeType.INT and bool(attribute.value)
 
 
-def _return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
+def return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     """Adds the new running statistics of a batch norm in training mode to the outputs of the graph.
 
     Statistics that the next batch norm of a chain reads stay internal unless the model outputs them. So do
@@ -314,11 +323,16 @@ def _import_tensorflow(model: ir.Model) -> None:
     if not any(map(ImportTensorflowPass().matches, all_nodes(model))):
         return
     keeping = [node for node in model.graph if is_of_tensorflow(node) and is_trained(node)]
-    make_inputs(model.graph, [old for old in updates(keeping) if is_given(old)])
-    pairs = ends(updates(keeping))
-    model.meta[NEW_STATISTICS] = {str(old.name): str(new.name) for old, new in pairs.items()}
+    _relate_statistics(model, keeping)
     InferTypesPass()(model)
     ImportTensorflowPass()(model)
+
+
+def _relate_statistics(model: ir.Model, nodes: Sequence[ir.Node]) -> None:
+    """Records the names of the old and new statistics of batch norms that get another form."""
+    make_inputs(model.graph, [old for old in updates(nodes) if is_given(old)])
+    pairs = {str(old.name): str(new.name) for old, new in ends(updates(nodes)).items()}
+    model.meta[NEW_STATISTICS] = {**model.meta.get(NEW_STATISTICS, {}), **pairs}
 
 
 def _save_statistics(node: ir.Node, names: Names) -> None:

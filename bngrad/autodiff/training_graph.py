@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.chosen_stops import refuse_stopped_loss
+from bngrad.autodiff.ghost_batches import refuse_ghost_batches
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, new_statistics, running_statistics
 from bngrad.autodiff.prepare_forward import OPSET, make_inputs, prepare
@@ -96,6 +97,8 @@ def training_graph(
     if share:
     if quantization is not None:
         new_ranges = round_values(result, quantization, stop=stopped)
+    if share:
+        refuse_ghost_batches(result.graph, "--sync (sync=)")
         result.meta[NEW_STATISTICS] = {**result.meta.get(NEW_STATISTICS, {}), **new_ranges}
         target = share_loss(result, target, names)
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])

@@ -15,6 +15,7 @@ import click
 
 from bngrad import __version__
 from bngrad.cli.average import average_command
+from bngrad.cli.batchnorm import batchnorm_command
 from bngrad.cli.bench import bench_command
 from bngrad.cli.causes import is_caused_by, notes_of
 from bngrad.cli.completion import completion_command
@@ -84,6 +85,7 @@ for command in (
     statistics_command,
     average_command,
     restore_command,
+    batchnorm_command,
     differentiate_command,
     rewrite_command,
     validate_command,

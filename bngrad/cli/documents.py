@@ -205,6 +205,38 @@ class RestoreDocument(TypedDict):
     """The new batch norms, by the names of their layers."""
 
 
+class OutputErrorDocument(TypedDict):
+    """The difference between an output before and after an edit, over all data."""
+
+    output: str
+    """The output."""
+    max_error: float
+    """The largest absolute difference."""
+    mean_error: float
+    """The mean absolute difference."""
+    relative_error: float
+    """The largest absolute difference, divided by the largest absolute value."""
+
+
+class BatchNormDocument(TypedDict):
+    """The document of ``bngrad batchnorm --json``."""
+
+    model: str
+    """The model that was read."""
+    output: str
+    """The model that was written."""
+    batch_norms: list[str]
+    """The batch norms that were edited."""
+    folded: dict[str, str]
+    """The layer that a batch norm was folded into, by the name of the batch norm."""
+    kept: dict[str, str]
+    """The reasons why batch norms were not folded, by their names."""
+    samples: int | None
+    """The number of samples; null without --data."""
+    errors: list[OutputErrorDocument] | None
+    """The differences of the outputs in inference mode; null without --data."""
+
+
 class BenchDocument(TypedDict):
     """The document of ``bngrad bench --json``."""
 

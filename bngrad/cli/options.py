@@ -44,16 +44,17 @@ external_data_option = option(
 )
 
 
-def data_option(inputs: str, note: str = "") -> Callable[[C], C]:
+def data_option(inputs: str, note: str = "", *, required: bool = True) -> Callable[[C], C]:
     """Returns the option for the files of data.
 
     Args:
         inputs: The inputs whose names the arrays have.
         note: A sentence more.
+        required: Whether a command needs it.
     """
     return option(
         "--data",
-        required=True,
+        required=required,
         multiple=True,
         metavar="FILE.npz",
         group=DATA,

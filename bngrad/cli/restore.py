@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="NAME",
     help="Conv, ConvTranspose or Gemm, or pattern such as `'layer1.*'`, that gets a batch norm (repeatable); a "
-    "pattern leaves out those that have one.  [default: those that MODEL records as folded by PyTorch's exporter]",
+    "pattern leaves out those that have one.  [default: those that MODEL records as folded]",
 )
 @option(
     "--epsilon", type=float, default=1e-5, show_default=True, metavar="X", help="Epsilon of the new batch norms."

@@ -23,6 +23,12 @@ PER_SAMPLE = "bngrad.per_sample"
 """The key in a node's ``meta`` for a batch-norm gradient that is one of an instance or group norm: each sample has
 its own statistics."""
 
+FROZEN = "bngrad.frozen"
+"""The key in the metadata of a batch norm that its user froze, whatever mode PyTorch's exporter recorded."""
+
+GHOST = "bngrad.ghost"
+"""The key in the metadata of a batch norm for the number of samples that get statistics of their own."""
+
 _OLD_TRAINING_OUTPUTS = 5
 
 

@@ -27,6 +27,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from bngrad.graph.batch_norms import FROZEN
 from bngrad.graph.torch_calls import CALL, recorded_call
 
 if TYPE_CHECKING:
@@ -103,8 +104,11 @@ def recorded_mode(node: ir.Node) -> bool | None:
     """Returns whether a batch norm was in training mode in PyTorch; None if that is not recorded.
 
     Args:
-        node: A batch norm, or a node that a batch norm was folded into.
+        node: A batch norm, or a node that a batch norm was folded into. One that was frozen since counts as one
+            that was in inference mode.
     """
+    if FROZEN in node.metadata_props:
+        return False
     call = batch_norm_call(node)
     if call is not None:
         return call.is_training

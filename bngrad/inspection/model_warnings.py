@@ -22,7 +22,7 @@ from bngrad.autodiff.metadata import is_built
 from bngrad.autodiff.recorded_stops import loses_custom_gradients
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.autodiff.weights import default_weights
-from bngrad.graph.batch_norms import is_training_batch_norm
+from bngrad.graph.batch_norms import FROZEN, is_training_batch_norm
 from bngrad.graph.framework import framework_of
 from bngrad.graph.fresh_names import node_names
 from bngrad.graph.nodes import all_nodes, counted, default_opset
@@ -173,7 +173,11 @@ def _batch_norms_in_inference_mode(
     modes = {node: _mode(node, opset) for node in all_nodes(model)}
     batch_norms = {node: mode for node, mode in modes.items() if mode is not None}
     chosen = _matching(model, (*frozen, *training)) & set(batch_norms)
-    left = [node for node, mode in batch_norms.items() if not mode and node not in chosen]
+    left = [
+        node
+        for node, mode in batch_norms.items()
+        if not mode and node not in chosen and FROZEN not in node.metadata_props
+    ]
     recorded = put_in_training_mode(left)
     outside = {*model.graph, *(node for function in model.functions.values() for node in function)}
     if inside := [node for node in recorded if node not in outside]:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from bngrad.autodiff.chosen_stops import with_chosen_stops
+from bngrad.autodiff.ghost_batches import refuse_ghost_batches
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
 from bngrad.autodiff.prepare_forward import with_modes
 from bngrad.autodiff.recorded_stops import with_recorded_stops
@@ -92,6 +93,7 @@ def prepare_forward(
     stopped = with_recorded_stops(with_chosen_stops(source, options.stop_gradient))
     refuse_stops(stopped, "ONNX Runtime's gradient builder")
     forward, _ = with_modes(in_memory(source), MIN_OPSET, options)
+    refuse_ghost_batches(forward.graph, "ONNX Runtime's gradient builder")
     forward, notes = _readable(forward)
     refuse_frozen_in_bodies(forward)
     statistics = [

@@ -167,11 +167,11 @@ def _training_graph(
     quantization: Quantization | None,
 ) -> tuple[Training, list[str]]:
     """The training graph of a builder, and its notes."""
+    options = replace(options, running_variance="unbiased" if unbiased else "biased")
     if options.builder == "ort":
         from bngrad.oracle.differentiate import ort_training_graph  # noqa: PLC0415 - only where it is needed
 
         return ort_training_graph(model, options)
-    options = replace(options, running_variance="unbiased" if unbiased else "biased")
     graph = training_graph(
         model,
         options,

@@ -201,7 +201,7 @@ def _keep_outputs(model: ir.Model, names: Sequence[str] | None) -> None:
                 raise InputError(unknown_name(name, outputs, "an output"))
         kept = [outputs[name] for name in dict.fromkeys(names)]
     else:
-        left_out = running_outputs(model) | _losses(graph)
+        left_out = running_outputs(model) | losses(graph)
         kept = [value for value in outputs.values() if value not in left_out]
     if not kept:
         raise ModelError(
@@ -218,7 +218,7 @@ def running_outputs(model: ir.Model) -> set[ir.Value]:
     return {value for node in nodes for value in node.outputs[1:]}
 
 
-def _losses(graph: ir.Graph) -> set[ir.Value]:
+def losses(graph: ir.Graph) -> set[ir.Value]:
     """The outputs that are losses: float scalars, and values that depend on a loss op.
 
     Without these, the loss is the only float output of one element, as in `differentiate`.

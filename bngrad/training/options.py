@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from bngrad.arguments import require_number
 from bngrad.errors import InputError
 from bngrad.option_fields import BATCH_NORMS, OUTPUT, Options, option, values_of
 from bngrad.options import ForwardKeywords, ForwardOptions, GraphKeywords, GraphOptions, Quantize
@@ -272,3 +273,66 @@ class AverageOptions(Options):
     def keeps_own(self) -> bool:
         """True if some tensors are those of one client."""
         return self.statistics == "local" or self.optimizer == "keep" or self.fedbn or bool(self.local)
+
+
+BatchNormMode = Literal["frozen", "training"]
+"""The statistics that a batch norm normalizes by: the running ones, or those of the batch."""
+
+
+class BatchNormKeywords(TypedDict, total=False):
+    """The fields of `BatchNormOptions`."""
+
+    batch_norms: Sequence[str] | None
+    mode: BatchNormMode | None
+    momentum: float | None
+    epsilon: float | None
+    ghost: int | None
+    fold: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNormOptions(Options):
+    """The options of `bngrad.edit_batch_norms`, which describes each."""
+
+    batch_norms: Sequence[str] | None = option(
+        None,
+        "Batch norm, or pattern such as `'layer1.*'`, to edit (repeatable).  [default: all]",
+        metavar="NAME",
+        command_line="--batch-norm",
+    )
+    mode: BatchNormMode | None = option(
+        None,
+        "Let `bngrad step` use the running statistics (frozen), or those of the batch (training).",
+    )
+    momentum: float | None = option(
+        None,
+        "Weight of the old value in a new running statistic, as in ONNX: 0.9 where PyTorch's momentum is 0.1.",
+        metavar="X",
+    )
+    epsilon: float | None = option(None, "Epsilon; another one changes the function.", metavar="X")
+    ghost: int | None = option(
+        None, "Samples that get statistics of their own in a training step; 0 for the whole batch.", metavar="N"
+    )
+    fold: bool = option(
+        False, "Fold batch norms into the convolutions and matrix products before or after them, for inference."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        edits = {"mode": self.mode, "momentum": self.momentum, "epsilon": self.epsilon, "ghost": self.ghost}
+        if not self.fold and all(value is None for value in edits.values()):
+            raise InputError("there is no edit; expected --mode, --momentum, --epsilon, --ghost or --fold")
+        for name in ("momentum", "ghost") if self.fold else ():
+            if edits[name] is not None:
+                raise InputError(
+                    f"--fold (fold=) is combined with --{name} ({name}=), which is of training; a folded batch "
+                    "norm cannot be trained"
+                )
+        if self.fold and self.mode == "training":
+            raise InputError(
+                "--fold (fold=) is combined with --mode training (mode=); expected frozen, or no mode"
+            )
+        if self.momentum is not None and not 0 <= require_number("momentum", self.momentum) <= 1:
+            raise InputError(f"momentum is {self.momentum}; expected a number from 0 to 1")
+        if self.ghost is not None and not (type(self.ghost) is int and 0 <= self.ghost < 1 << 31):
+            raise InputError(f"ghost is {self.ghost!r}; expected a number of samples, or 0 for the whole batch")

@@ -33,6 +33,7 @@ from bngrad.passes.check import check
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.training.estimate_statistics import add_batches, evaluation_with_names
 from bngrad.training.finalize import inlined_copy
+from bngrad.training.fold_batch_norm import FOLDED
 from bngrad.training.moments import variance
 from bngrad.training.moments_graph import moments_of_layers
 from bngrad.training.reestimated import Moments, Normalized, in_type
@@ -73,11 +74,7 @@ class Restoration:
     """
 
     def __init__(self, model: ir.Model, layers: Sequence[str] | None = None, *, epsilon: float = 1e-5) -> None:
-        with np.errstate(over="ignore"):
-            rounded = float(np.float32(epsilon))
-        if not 0 < rounded < np.inf:
-            raise InputError(f"epsilon is {epsilon}; expected a finite number above 0 in float32")
-        self._source, self._epsilon = model, rounded
+        self._source, self._epsilon = model, epsilon_in_float32(epsilon)
         self._model = inlined_copy(model)
         fold_branches(self._model)
         InferTypesPass()(self._model)
@@ -94,11 +91,12 @@ class Restoration:
     def _chosen(self, patterns: Sequence[str] | None) -> list[ir.Node]:
         graph = self._model.graph
         if patterns is None:
-            nodes = [node for node in folded_layers(self._model) if node.graph is graph and not _reason(node)]
+            folded = {*folded_layers(self._model), *(node for node in graph if FOLDED in node.metadata_props)}
+            nodes = [node for node in graph if node in folded and not _reason(node)]
             if not nodes:
                 raise ModelError(
-                    "the file does not record layers that PyTorch's exporter folded batch norms into; name the "
-                    "layers with --layer, such as --layer '*' for all"
+                    "the file does not record layers that PyTorch's exporter or bngrad batchnorm folded batch "
+                    "norms into; name the layers with --layer, such as --layer '*' for all"
                 )
             return nodes
         names = {node: self._names[node] for node in graph if node.op_type in _LAYERS and node.domain == ""}
@@ -161,6 +159,7 @@ class Restoration:
         output.replace_all_uses_with(new, replace_graph_outputs=True)
         batch_norm.replace_input_with(0, output)
         graph.insert_after(node, batch_norm)
+        node.metadata_props.pop(FOLDED, None)
         hand_over_folded(node, batch_norm)
         weight = node.inputs[1]
         if weight is not None and weight.is_initializer() and node in folded_layers(self._model):
@@ -175,6 +174,19 @@ class Restoration:
         new = new_initializer(self._model.graph, name, tensor)
         weight.replace_all_uses_with(new, replace_graph_outputs=True)
         self._model.graph.initializers.pop(str(weight.name))
+
+
+def epsilon_in_float32(epsilon: float) -> float:
+    """Returns an epsilon as ONNX stores it.
+
+    Raises:
+        InputError: It is not a finite number above 0.
+    """
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(epsilon))
+    if not 0 < rounded < np.inf:
+        raise InputError(f"epsilon is {epsilon}; expected a finite number above 0 in float32")
+    return rounded
 
 
 def _reason(node: ir.Node) -> str | None:

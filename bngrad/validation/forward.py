@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.chosen_stops import with_chosen_stops
 from bngrad.autodiff.dependence import moving_values
+from bngrad.autodiff.ghost_batches import split_batch, with_ghost_batches
 from bngrad.autodiff.prepare_forward import OPSET, is_trained, make_inputs, name_nodes, set_modes
 from bngrad.autodiff.recorded_stops import with_recorded_stops
 from bngrad.autodiff.running_statistics import find_statistics, has_recorded_chain
@@ -80,6 +81,11 @@ def forward_of(
         chain_statistics(
             own.graph, find_statistics(own, Names(own)), is_trained, recorded_only=shared_statistics is None
         )
+    if any(map(is_trained, with_ghost_batches(own.graph))):
+        own = RaiseOpsetPass(OPSET)(own).model
+        names = Names(own)
+        for node in filter(is_trained, with_ghost_batches(own.graph)):
+            split_batch(node, names, unbiased=options.unbiased)
     if options.unbiased:
         unbias_running_variances(own.graph)
     outputs = frozenset(str(value.name) for value in model.graph.outputs)

@@ -40,6 +40,7 @@ DOCUMENTS = {
     "average": documents.AverageDocument,
     "restore": documents.RestoreDocument,
     "differentiate": documents.DifferentiateDocument,
+    "batchnorm": documents.BatchNormDocument,
     "rewrite": documents.RewriteDocument,
     "validate": Report,
     "bench": documents.BenchDocument,

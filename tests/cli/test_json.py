@@ -46,6 +46,11 @@ RUNS = {
     "statistics": (0, ["statistics", "model.onnx", "--data", "train.npz", "-o", "out.onnx"]),
     "average": (0, ["average", "a.safetensors", "b.safetensors", "-o", "out.safetensors"]),
     "restore": (0, ["restore", "model.onnx", "--data", "train.npz", "--layer", "logits", "-o", "out.onnx"]),
+    "batchnorm": (0, ["batchnorm", "network.onnx", "-o", "out.onnx", "--ghost", "4"]),
+    "batchnorm-fold": (
+        0,
+        ["batchnorm", "network.onnx", "-o", "out.onnx", "--fold", "--mode", "frozen", "--data", "x.npz"],
+    ),
     "statistics-no-loss": (0, ["statistics", "network.onnx", "--data", "x.npz", "-o", "out.onnx"]),
     "differentiate": (0, ["differentiate", "model.onnx", "-o", "out.onnx", "--state", "s.safetensors"]),
     "differentiate-loss": (0, ["differentiate", "network.onnx", "-o", "out.onnx", "--loss-fn", "mse"]),

@@ -93,6 +93,8 @@ COMMANDS = {
         ("finalize", "model.onnx", "-o", "out.onnx", "--weights", "weights.npz"),
         ("statistics", "model.onnx", "--data", "valid.npz", "-o", "out.onnx", "--json"),
         ("restore", "model.onnx", "--data", "valid.npz", "-o", "out.onnx", "--layer", "*"),
+        ("batchnorm", "model.onnx", "-o", "out.onnx", "--mode", "frozen", "--fold", "--data", "valid.npz"),
+        ("batchnorm", "model.onnx", "-o", "out.onnx", "--mode", "training", "--ghost", "4"),
         ("bench", "model.onnx", "--repeats", "1", "--dim", "N=2", "--html", "out.html", "--threads", "1"),
         ("validate", "model.onnx", *NUMERIC, "--annotations", "out.txt"),
     ],

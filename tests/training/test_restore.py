@@ -105,7 +105,7 @@ def test_it_trains():
 
 
 REFUSED = {
-    "nothing recorded": (None, {}, ModelError, "the file does not record layers that PyTorch's exporter folded"),
+    "nothing recorded": (None, {}, ModelError, "the file does not record layers that PyTorch's exporter or"),
     "unknown": (["conv9"], {}, ModelError, "'conv9' is not a Conv, ConvTranspose or Gemm of this model; did you"),
     "has one": (
         ["conv2"],
@@ -150,6 +150,18 @@ def test_a_bias_that_another_node_reads_stays():
     model.graph.node.append(onnx.helper.make_node("Identity", ["c1"], ["copy"]))
     result, _ = restored(model, ["conv1"])
     assert "c1" in initializers(result)
+
+
+def test_what_bngrad_batchnorm_folded():
+    """The file records the layer, which gets a batch norm with the statistics of the data."""
+    model = network()
+    folded = bngrad.edit_batch_norms(model, fold=True)
+    result, names = restored(folded)
+    assert names == {"conv2": "conv2/batch_norm"}
+    for was, now in zip(outputs(model, "logits"), outputs(result, "logits"), strict=True):
+        np.testing.assert_allclose(now[0], was[0], rtol=2e-5, atol=2e-4)
+    with pytest.raises(ModelError, match="the file does not record layers"):
+        restored(result)
 
 
 FILES = Path(__file__).parents[1] / "from_torch" / "files"

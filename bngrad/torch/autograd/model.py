@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from bngrad.autodiff.ghost_batches import refuse_ghost_batches
 from bngrad.autodiff.prepare_forward import OPSET, with_modes
 from bngrad.autodiff.ties import COMMON, Ties
 from bngrad.errors import BngradError, UnsupportedNodeError
@@ -67,6 +68,7 @@ class Autograd:
 
     def _prepare(self, model: ir.Model, opset: int, options: ForwardOptions) -> None:
         own, _ = with_modes(model, opset, options)
+        refuse_ghost_batches(own.graph, "--against torch (against=)")
         self._ties = Ties(own)
         own.functions.clear()  # those that are left define ops of the table
         wide = widened(ir.to_proto(own))
