@@ -147,6 +147,14 @@ def _pairs(first: Client, options: AverageOptions) -> dict[str, str]:
             "statistics mean or local"
         )
     pairs, averages = {var: mean for var, (mean,) in means.items()}, _averages(first)
+    known = {*pairs, *pairs.values()}
+    if unknown := [
+        name for name in statistics if name not in known and first.arrays[name].dtype.kind not in "iub"
+    ]:
+        raise InputError(
+            f"running statistic {unknown[0]!r} is that of no batch norm in the record of {first.name}, and may be a "
+            "variance, so it cannot be merged; give statistics mean or local"
+        )
     return pairs | {averages[var]: averages[mean] for var, mean in pairs.items() if {var, mean} <= averages.keys()}
 
 

@@ -192,6 +192,11 @@ REFUSED = {
         {},
         "state 0 does not record its batch norms, as a state of this bngrad does; make the step again",
     ),
+    "a statistic of no batch norm": (
+        lambda s: [StateDict(s[0], {**s[0].document, "batch_norms": s[0].document["batch_norms"][1:]})],
+        {},
+        "running statistic '.*' is that of no batch norm in the record of state 0, and may be a variance",
+    ),
     "no own": (lambda s: s, {"statistics": "local"}, "some tensors stay those of a client; name the client with"),
     "own alone": (lambda s: s, {"own": 0}, "no tensor stays that of a client; leave out --own"),
     "own beyond": (lambda s: s, {"own": 3, "fedbn": True}, "own is 3; expected the index of a client, 0 to 2"),
