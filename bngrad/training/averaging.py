@@ -7,6 +7,7 @@ weights                the mean, weighted by the clients' samples
 running means          the same
 running variances      ``merge``: that of the union, sum w (var + (mean - merged mean)^2) / sum w. ``mean``: the
                        mean of the variances
+ranges                 of a quantized step: the least and the largest value of all clients
 optimizer state        ``average``: the mean. ``reset``: zeros, and the number of updates is 0
 counts                 the largest; of the loss scale the smallest
 what stays a client's  that of the client that the result is for: with ``local`` or ``keep``
@@ -89,7 +90,7 @@ def averaged(clients: Sequence[Client], options: AverageOptions, own: Client | N
         _require_sound(client)
         _require_same(client, first)
     own_names = _own_names(first, options)
-    pairs = _pairs(first, options)
+    pairs, ranges = _pairs(first, options), _ranges(first)
     result = {}
     for name, role in first.document["roles"].items():
         dtype = _wide(first.arrays[name])
@@ -99,6 +100,9 @@ def averaged(clients: Sequence[Client], options: AverageOptions, own: Client | N
             value = np.max([client.arrays[name] for client in clients], axis=0)
         elif role in ("loss_scale", "growth_tracker"):
             value = np.min([client.arrays[name] for client in clients], axis=0)
+        elif name in ranges:
+            limits = np.stack([client.arrays[name] for client in clients])
+            value = np.stack([limits[:, 0].min(), limits[:, 1].max()])
         elif name in pairs:
             value = _merged_variance(clients, name, pairs[name])
         else:
@@ -156,6 +160,17 @@ def _pairs(first: Client, options: AverageOptions) -> dict[str, str]:
             "variance, so it cannot be merged; give statistics mean or local"
         )
     return pairs | {averages[var]: averages[mean] for var, mean in pairs.items() if {var, mean} <= averages.keys()}
+
+
+def _ranges(first: Client) -> set[str]:
+    """Returns the names of the ranges of a quantized step, and of their moving averages."""
+    quantization = first.document.get("quantization")
+    recorded = quantization.get("ranges") if isinstance(quantization, dict) else None
+    names = set(recorded.values()) if isinstance(recorded, dict) else set[str]()
+    names |= {average for name, average in _averages(first).items() if name in names}
+    if any(first.arrays[name].shape != (2,) for name in names & first.arrays.keys()):
+        raise InputError(f"{first.name} has a range that is not 2 numbers; expected a state of bngrad")
+    return names
 
 
 def _averages(first: Client) -> dict[str, str]:

@@ -195,7 +195,7 @@ REFUSED = {
     "a statistic of no batch norm": (
         lambda s: [StateDict(s[0], {**s[0].document, "batch_norms": s[0].document["batch_norms"][1:]})],
         {},
-        "running statistic '.*' is that of no batch norm in the record of state 0, and may be a variance",
+        "running statistic 'mean1' is that of no batch norm in the record of state 0, and may be a variance",
     ),
     "no own": (lambda s: s, {"statistics": "local"}, "some tensors stay those of a client; name the client with"),
     "own alone": (lambda s: s, {"own": 0}, "no tensor stays that of a client; leave out --own"),
