@@ -18,9 +18,10 @@ from test_import_order import ORDER
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "models/README.md"))
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "models/README.md")),
+    DOCS / "examples/step/README.md",
 ]
-DOC_PAGES = {path for path in DOCS.rglob("*.md") if "node_modules" not in path.parts}
+DOC_PAGES = {path for path in DOCS.rglob("*.md") if "examples" not in path.parts}
 PAGES += sorted(DOC_PAGES)
 OPTION = re.compile(r"(?<![\w-])--?[a-z](?:[a-z0-9-]*[a-z0-9])?(?![\w-])")
 

@@ -14,12 +14,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "matrix")]
 
 import distributions
 import fresh_install
 import release_facts
-from project_metadata import ROOT, project
+from project_metadata import ROOT, build_requirements, project
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,6 +54,9 @@ def steps(folder: Path, *, candidate: bool) -> Mapping[str, Callable[[], str]]:
         ),
         "npm package": lambda: release_facts.npm_problem(
             json.loads(_text("docs/examples/step/package.json")), version, urls, metadata["license"]
+        ),
+        "recipe": lambda: release_facts.recipe_problem(
+            yaml.safe_load(_text("recipe/recipe.yaml")), metadata, build_requirements()
         ),
         "tag": lambda: "" if candidate else release_facts.tag_problem(_annotated_tags(), version),
         "remote": lambda: "" if candidate else release_facts.remote_problem(_remote(), urls),

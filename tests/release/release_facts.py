@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 if TYPE_CHECKING:
@@ -91,6 +92,38 @@ def npm_problem(package: Mapping[str, Any], version: str, urls: Mapping[str, str
         if package.get(key) != value:
             return f"package.json: {key} is {package.get(key)!r}; expected {value!r}, as in pyproject.toml"
     return ""
+
+
+def recipe_problem(recipe: Mapping[str, Any], metadata: Mapping[str, Any], build_requires: Iterable[str]) -> str:
+    """Checks that the recipe for conda-forge has the version, requirements and addresses of pyproject.toml.
+
+    Args:
+        recipe: The document recipe.yaml.
+        metadata: The table ``project``.
+        build_requires: The requirements of the table ``build-system``.
+    """
+    urls, requirements = metadata["urls"], recipe["requirements"]
+    run = [f"python {metadata['requires-python']}", *map(_conda_name, metadata["dependencies"])]
+    facts = {
+        "version": (recipe["context"]["version"], metadata["version"]),
+        "requirements of run": (requirements["run"], run),
+        "requirements of host": (requirements["host"], ["python", "pip", *map(_conda_name, build_requires)]),
+        "license": (recipe["about"]["license"], metadata["license"]),
+        "homepage": (recipe["about"]["homepage"], urls["Homepage"]),
+        "repository": (recipe["about"]["repository"], urls["Homepage"]),
+        "documentation": (recipe["about"]["documentation"], urls["Documentation"]),
+    }
+    for name, (actual, expected) in facts.items():
+        if actual != expected:
+            return f"recipe.yaml: {name} is {actual!r}; expected {expected!r}, as in pyproject.toml"
+    return ""
+
+
+def _conda_name(requirement: str) -> str:
+    """Returns a requirement as conda-forge spells it."""
+    parsed = Requirement(requirement)
+    name = {"flatbuffers": "python-flatbuffers"}.get(parsed.name, parsed.name)
+    return f"{name} {parsed.specifier}"
 
 
 def tag_problem(tags: Iterable[str], version: str) -> str:

@@ -46,7 +46,7 @@ def test_nothing_fails(capsys):
 
 def test_a_candidate_needs_no_tag_and_no_remote(tmp_path):
     steps = release_check.steps(tmp_path, candidate=True)
-    names = ("version", "changelog", "citation", "npm package", "tag", "remote")
+    names = ("version", "changelog", "citation", "npm package", "recipe", "tag", "remote")
     assert [steps[name]() for name in names] == [""] * len(names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from release_facts import (
     changelog_problem,
     citation_problem,
     npm_problem,
+    recipe_problem,
     remote_problem,
     tag_problem,
     version_problem,
@@ -47,9 +49,23 @@ def test_this_tree_is_a_candidate():
     assert not citation_problem(read("CITATION.cff"), version, urls, project()["license"])
 
 
-@pytest.mark.parametrize("name", [".github/ISSUE_TEMPLATE/config.yml", "CITATION.cff"])
-def test_the_address_is_the_same_everywhere(name):
-    assert project()["urls"]["Homepage"] in read(name)
+def test_the_address_is_the_same_everywhere():
+    """Every address of the project in a tracked text begins with one of pyproject.toml."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    urls = project()["urls"]
+    starts = (f"{urls['Homepage']}/", urls["Documentation"])
+    owner = urls["Homepage"].removeprefix("https://github.com/")
+    site = r"https://(?:github\.com/[\w-]+/bngrad|[\w-]*\.github\.io/bngrad)"
+    files, others = set(), []
+    for name in listed.splitlines():
+        text = (ROOT / name).read_bytes().decode("utf-8", "ignore") if (ROOT / name).is_file() else ""
+        addresses = re.findall(rf"{site}\b[^\s'\")<>@]*", text)
+        actions = re.findall(r"uses: ([\w-]+/bngrad)@", text)
+        files |= {name} if addresses or actions else set()
+        others += [f"{name}: {url}" for url in addresses if not f"{url.removesuffix('.git')}/".startswith(starts)]
+        others += [f"{name}: {action}" for action in actions if action != owner]
+    assert others == []
+    assert {"CITATION.cff", "mkdocs.yml", "recipe/recipe.yaml", ".github/ISSUE_TEMPLATE/config.yml"} <= files
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "1.2.3", "10.0.1", "1.2.3rc1"])
@@ -117,6 +133,43 @@ def test_the_example_locks_the_npm_package_of_this_tree():
     assert {key: locked[key] for key in ("version", "peerDependencies")} == {
         key: package[key] for key in ("version", "peerDependencies")
     }
+
+
+METADATA = {
+    "version": "1.2.3",
+    "license": "MIT",
+    "requires-python": ">=3.11",
+    "dependencies": ["click>=8.1", "flatbuffers>=23.5"],
+    "urls": URLS,
+}
+RECIPE = {
+    "context": {"version": "1.2.3"},
+    "requirements": {
+        "host": ["python", "pip", "scikit-build-core >=0.10"],
+        "run": ["python >=3.11", "click >=8.1", "python-flatbuffers >=23.5"],
+    },
+    "about": {
+        "license": "MIT",
+        "homepage": URLS["Homepage"],
+        "repository": URLS["Homepage"],
+        "documentation": URLS["Documentation"],
+    },
+}
+
+
+def test_a_recipe():
+    assert not recipe_problem(RECIPE, METADATA, ["scikit-build-core>=0.10"])
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"),
+    [(group, key, [] if group == "requirements" else "9.9") for group in RECIPE for key in RECIPE[group]],
+)
+def test_a_recipe_that_disagrees(group, key, value):
+    recipe = RECIPE | {group: RECIPE[group] | {key: value}}
+    problem = recipe_problem(recipe, METADATA, ["scikit-build-core>=0.10"])
+    assert problem.startswith("recipe.yaml: ")
+    assert f"{key} is {value!r}; expected" in problem
 
 
 @pytest.mark.parametrize("tags", [["v1.2.3"], ["latest", "v1.2.3"]])
