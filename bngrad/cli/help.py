@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,15 @@ OPTIONS, COMMON = "Options", "Common options"
 
 _OLD_NAMES = {"--implementation": "--provider"}
 """The deprecated name of an option, which is accepted but not shown."""
+
+
+_ARGUMENTS = "bngrad.arguments"
+"""The key in the ``meta`` of a context."""
+
+
+def command_line(context: click.Context) -> str:
+    """Returns the command line of a command that runs, with quotes where a shell needs them."""
+    return shlex.join([*context.command_path.split(), *context.meta[_ARGUMENTS]])
 
 
 class Option(click.Option):
@@ -104,6 +114,11 @@ class Command(_Described):
         # `cli.run` looks for --debug itself, because an error may occur before the options are parsed.
         text = "Show a traceback on errors."
         self.params.append(Option(["--debug"], is_flag=True, expose_value=False, group=COMMON, help=text))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments, and keeps them for `command_line`."""
+        ctx.meta[_ARGUMENTS] = [*args]
+        return super().parse_args(ctx, args)
 
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the examples."""

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from bngrad.cli.console import print_json, print_warnings, printing
-from bngrad.cli.help import Command
+from bngrad.cli.help import Command, command_line
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
     REPORT,
@@ -143,6 +143,7 @@ def validate_command(
     destinations = dict(zip(outputs, check_outputs(outputs.values(), dict.fromkeys(sources)), strict=True))
 
     def write_reports(report: Report) -> None:
+        report.command = command_line(context)
         for write, path in destinations.items():
             write(report, path)
 

@@ -10,13 +10,14 @@ from bngrad.errors import ModelError
 from bngrad.graph.node_paths import node_name
 from bngrad.graph.nodes import op_nodes
 from bngrad.graph.torch_source import source_line
+from bngrad.opset.gradient_names import forward_node_name
 from bngrad.opset.known_shapes import known_shape, size_text
 from bngrad.passes.pipeline import reads_attribute
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnx_ir as ir
 
@@ -34,7 +35,9 @@ class GraphNode:
     reads: tuple[int, ...]
     """The positions of the nodes whose outputs it reads."""
     source: str
-    """The line of Python that it was exported from; empty if it is not recorded."""
+    """The line of Python that it, or the node whose gradient it computes, was exported from; empty if unknown."""
+    outputs: tuple[str, ...] = ()
+    """The names of its outputs."""
 
 
 def graph_nodes(model: ir.Model) -> list[GraphNode]:
@@ -45,7 +48,8 @@ def graph_nodes(model: ir.Model) -> list[GraphNode]:
     """
     nodes = [node for node in op_nodes(typed_copy(model)) if node.op_type != "Constant"]
     positions = {node: position for position, node in enumerate(nodes)}
-    return [_described(node, positions) for node in nodes]
+    sources = {str(node.name): source for node in nodes if node.name and (source := source_line(node))}
+    return [_described(node, positions, sources) for node in nodes]
 
 
 def typed_copy(model: ir.Model) -> ir.Model:
@@ -57,16 +61,17 @@ def typed_copy(model: ir.Model) -> ir.Model:
     return model
 
 
-def _described(node: ir.Node, positions: dict[ir.Node, int]) -> GraphNode:
+def _described(node: ir.Node, positions: Mapping[ir.Node, int], sources: Mapping[str, str]) -> GraphNode:
     producers = [value.producer() for value in node.inputs if value is not None]
-    reads = {positions[producer] for producer in producers if producer in positions}
+    reads = {positions[source] for source in producers if source is not None and source in positions}
     shape = known_shape(node.outputs[0]) if node.outputs else None
     return GraphNode(
         name=node_name(node),
         op=".".join(filter(None, (node.domain, node.op_type))),
         shape="x".join(map(size_text, shape or ())),
         reads=tuple(sorted(reads)),
-        source=source_line(node),
+        source=source_line(node) or sources.get(forward_node_name(node.name or "") or "", ""),
+        outputs=tuple(str(value.name) for value in node.outputs if value.name),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bngrad.inspection.graph_nodes import GraphNode
     from bngrad.inspection.identity import Identity
     from bngrad.runtime.environment import Environment
     from bngrad.validation.statistics import TensorStatistics
@@ -152,6 +153,10 @@ class Report:
         if self.passed:
             return "passed"
         return "failed" if self.error or any(check.failures for check in self.checks) else "incomplete"
+    command: str = ""
+    """The command line that made the report; empty for Python."""
+    nodes: Sequence[GraphNode] = field(default=(), repr=False)
+    """The nodes of the training graph, for pictures; not in JSON."""
 
     @property
     def advice(self) -> str:
@@ -185,7 +190,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON document of ``--json``; infinities and NaN are given as text."""
-        document = asdict(self)
+        document = asdict(replace(self, nodes=()))
+        del document["nodes"]
         document["providers"] = self.providers
         document["passed"] = self.passed
         document["verdict"] = self.verdict

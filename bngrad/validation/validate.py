@@ -30,6 +30,7 @@ from bngrad.autodiff.stop_gradient import stop_nodes
 from bngrad.errors import InputError, OracleError
 from bngrad.graph.batch_norms import SIXTEEN_BITS
 from bngrad.graph.nodes import all_nodes
+from bngrad.inspection.graph_nodes import graph_nodes
 from bngrad.inspection.identity import identity
 from bngrad.inspection.model_warnings import mode_notes, model_warnings
 from bngrad.io.files import as_ir
@@ -107,6 +108,7 @@ def validate(
             identity=identity(own, model if isinstance(model, str | Path) else None),
             environment=environment(options.device),
             other_references=_other_references(options.against, subject),
+            nodes=graph_nodes(subject.original),
         )
         if (inside := batch_norms_inside(subject.original)) and subject.against in ("ort", "reference"):
             report.notes.append(

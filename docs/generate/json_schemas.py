@@ -19,6 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bngrad.bench.measure import MeasurementDocument
 from bngrad.cli import documents
+from bngrad.inspection.graph_nodes import GraphNode
 from bngrad.inspection.identity import Identity
 from bngrad.inspection.inspect import Inspection
 from bngrad.passes.imports.decomposed.candidates import Candidate
@@ -60,12 +61,18 @@ _PROPERTIES = {
 _OMITTED = {StateTensor: ("new", "weight", "offset", "updates_behind"), StepInfo: ("flat", "ema")}
 """Fields that are left out where they are None."""
 
+_HIDDEN = {Report: ("nodes",)}
+"""Fields that documents do not have."""
+
 _CONSTANTS = {StepInfo: {"version": {"const": VERSION, "description": "The version of the format."}}}
 """Further properties, by their schemas."""
 
 _IMPORTED_FOR_TYPES = {
     record.__name__: record
-    for record in (Candidate, DataInput, Environment, FlatState, Identity, MeasurementDocument, StepInfo)
+    for record in (
+        *(Candidate, DataInput, Environment, FlatState, GraphNode, Identity, MeasurementDocument),
+        StepInfo,
+    )
 } | {
     "Condition": list[Any],
     "Layout": Layout,
@@ -129,6 +136,8 @@ def _object(record: type, definitions: dict[str, Any]) -> dict[str, Any]:
     properties = dict(_CONSTANTS.get(record, {}))
     omitted = _OMITTED.get(record, ())
     for name, hint in get_type_hints(record, localns=_IMPORTED_FOR_TYPES).items():
+        if name in _HIDDEN.get(record, ()):
+            continue
         if name in omitted:
             (hint,) = (argument for argument in get_args(hint) if argument is not types.NoneType)  # noqa: PLW2901
         missing = "absent" if name in omitted else "null"

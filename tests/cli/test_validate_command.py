@@ -81,7 +81,9 @@ def test_a_wrong_rewrite_is_a_finding_that_every_report_names(capsys):
     assert {case.get("name", "").split()[0] for case in failed if case.get("classname") == "lock-step"} == {
         "backward"
     }
-    assert "backward" in Path("report.html").read_text(encoding="utf-8")
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert 'aria-label="Near backward: lock-step"' in page
+    assert f"bngrad validate model.onnx {' '.join(arguments)}" in page
     (sarif_run,) = json.loads(Path("report.sarif").read_text(encoding="utf-8"))["runs"]
     (result,) = (result for result in sarif_run["results"] if result["ruleId"] == "lock-step")
     assert result["locations"][0]["logicalLocations"][0]["name"] == "backward"
@@ -91,7 +93,9 @@ def test_a_wrong_rewrite_is_a_finding_that_every_report_names(capsys):
     assert "::error title=bngrad%3A lock-step%3A backward,file=model.onnx::" in annotations
 
     assert run(["validate", "model.onnx", "--rewritten", "wrong.onnx", "--json"]) == 1
-    lock_step = json.loads(capsys.readouterr().out)["checks"][0]
+    report = json.loads(capsys.readouterr().out)
+    assert report["command"] == "bngrad validate model.onnx --rewritten wrong.onnx --json"
+    lock_step = report["checks"][0]
     assert lock_step["rows"][0]["subject"] == "backward"
     assert not lock_step["rows"][0]["passed"]
 

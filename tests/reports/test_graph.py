@@ -112,6 +112,17 @@ TRACES = {
 }
 
 
+def test_a_gradient_node_has_the_line_of_its_forward_node():
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2] x) => (float[2] z) { y = Relu(x) z = Mul(y, y) w = Mul(y, y) }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    for node, name in zip(model.graph, ["n", "n_Grad/Mul_0", "other_Grad/Mul_0"], strict=True):
+        node.name = name
+    model.graph[0].metadata_props["pkg.torch.onnx.stack_trace"] = TRACE
+    assert [bool(node.source) for node in graph_nodes(model)] == [True, True, False]
+    assert [node.outputs for node in graph_nodes(model)] == [("y",), ("z",), ("w",)]
+
+
 @pytest.mark.parametrize("case", TRACES)
 def test_the_line_that_a_node_was_exported_from(case):
     trace, expected = TRACES[case]

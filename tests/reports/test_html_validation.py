@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from bngrad.inspection.graph_nodes import GraphNode
 from bngrad.inspection.identity import HashedFile, Identity
 from bngrad.reports.html.validation import write_html
+from bngrad.reports.rules import CHECKS
 from bngrad.reports.visible import visible
 from bngrad.runtime.environment import environment
 from bngrad.validation.report import Check, Report, Row
@@ -114,6 +116,44 @@ def test_what_is_shown(case, page):
     for text in texts:
         assert text in shown
     assert ("FAILED" in shown) == (result.verdict == "failed")
+
+
+def test_a_failure_leads_on(page):
+    """Two checks fail at one node of a chain; a third passes."""
+    nodes = [
+        GraphNode(f"n{i}", "Relu", "", (i - 1,) if i else (), f"net.py:{i}: y = relu(x)", (f"v{i}",))
+        for i in range(4)
+    ]
+    bad, worse = row("n2", 2.0, tensor="v2"), row("v2", 9.0, tensor="v2")
+    lock_step = check(row("n1", 0.1, tensor="v1"), bad)
+    result = report(
+        lock_step,
+        check(worse, name="float64"),
+        check(row("v0", tensor="v0"), name="whole graph"),
+        nodes=nodes,
+        command="bngrad validate 'a b.onnx' --seed 3",
+    )
+    html = page(result)
+    links = [has for tag, has in html.elements if tag == "a" and "node" not in has.get("class", "")]
+    hrefs = [has["href"] for has in links]
+    ids = {has["id"] for _, has in html.elements if "id" in has}
+    assert {href.removeprefix("#") for href in hrefs if href.startswith("#")} <= ids
+    assert hrefs[:4] == ["#culprit-0", "#comparisons-0", "#culprit-1", "#comparisons-1"]
+    assert sum(href.startswith("https://") for href in hrefs) == (2 if CHECKS["float64"].url else 0)
+    assert html.table["check"][:2] == ["lock-step", "float64"]  # the order of the rows that the links name
+    assert html.drawings == ["Near n2: lock-step", "Near n2: float64"]
+    reds = [has for tag, has in html.elements if "refused" in has.get("class", "")]
+    assert [(has["class"], has["href"]) for has in reds] == [("node refused centre", "#comparisons-0")] * 2
+    for text in ("Where it failed", "net.py:2: y = relu(x)", "Repeat this bngrad validate 'a b.onnx' --seed 3"):
+        assert text in html.text
+    assert html.count("button", class_="copy") == 1
+
+
+def test_a_failure_of_an_unknown_node_has_no_picture(page):
+    html = page(report(check(row("b", 3.5))))
+    assert html.drawings == []
+    assert html.count("article", id="culprit-0") == 1
+    assert "Where it failed" not in page(report(check(row()))).text
 
 
 def test_the_verdict_is_first(page):

@@ -142,6 +142,18 @@ seen.graph = await opened("inspect", { viewport: { width: 1200, height: 900 } },
 seen.graph.static = await opened("inspect", { viewport: { width: 400, height: 800 }, javaScriptEnabled: false }, (page) =>
   page.$$eval(".graph a", (links) => links.filter((link) => document.querySelector(link.getAttribute("href"))).length));
 
+seen.culprits = await opened("validate", { viewport: { width: 1200, height: 900 } }, async (page) => {
+  const name = (await page.textContent(".culprits a")).trim();
+  await page.click(".culprits li:first-child a:nth-of-type(2)");
+  const row = await page.$eval("tr.marked", (element) => [...element.cells].map((cell) => cell.textContent));
+  const centre = await page.locator(".graph .centre").first();
+  const region = await page.locator(".graph").first().boundingBox(), box = await centre.boundingBox();
+  const visible = box.y >= region.y && box.y + box.height <= region.y + region.height;
+  await centre.click();
+  const same = await page.$eval("tr.marked", (element) => [...element.cells].map((cell) => cell.textContent));
+  return { name, row, visible, same };
+});
+
 seen.theme = await opened("validate", { viewport: { width: 1200, height: 900 }, colorScheme: "light" }, async (page) => {
   const state = async () => [(await page.textContent(".theme")).trim(), await background(page)];
   const found = [await state()];

@@ -254,6 +254,15 @@ def test_a_node_of_the_graph_leads_to_its_row(seen):
     assert graph["static"] == 74
 
 
+def test_a_failure_leads_to_its_row_and_its_picture(seen):
+    culprits = seen["culprits"]
+    assert culprits["row"][0] == "failed"
+    assert culprits["row"][2] == culprits["name"]
+    assert culprits["row"][5] == "lock-step"
+    assert culprits["visible"]  # the picture is scrolled to the node
+    assert culprits["same"] == culprits["row"]
+
+
 def test_without_javascript(seen):
     static = seen["static"]
     assert "FAILED" in static["verdict"]

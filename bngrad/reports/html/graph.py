@@ -150,14 +150,19 @@ def pictures(
         href: The row of a node by its position; empty for none.
     """
     if len(nodes) <= MOST:
-        everything = range(len(nodes))
-        return [draw(nodes, everything, title="All nodes, from top to bottom", kinds=kinds, href=href)] if nodes else []
-    return [near(nodes, centre, kinds, href) for centre in centres[:MOST_NEAR]]
+        title = "All nodes, from top to bottom"
+        return [draw(nodes, range(len(nodes)), title=title, kinds=kinds, href=href)] if nodes else []
+    return [near(nodes, at, kinds, href, f"Near {nodes[at].name}") for at in centres[:MOST_NEAR]]
 
 
-def near(nodes: Sequence[GraphNode], centre: int, kinds: Mapping[int, str], href: Callable[[int], str]) -> Drawing:
-    """Returns the picture of a node and those near it."""
-    title = f"Near {nodes[centre].name}"
+def near(
+    nodes: Sequence[GraphNode],
+    centre: int,
+    kinds: Mapping[int, str],
+    href: Callable[[int], str],
+    title: str,
+) -> Drawing:
+    """Returns the picture of a node and those near it; see `draw`."""
     chosen = neighbourhood(nodes, centre, _NEAR)
     return draw(nodes, chosen, title=title, kinds=kinds, href=href, centre=centre)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bngrad.reports.html.charts import Histogram, decades, histogram, ratio
+from bngrad.reports.html.culprits import Culprits
 from bngrad.reports.html.page import number_text, write_page
 from bngrad.reports.html.scatter import Point, Scatter, scatter
 from bngrad.reports.html.table import FAILED, Column, Table
@@ -99,6 +100,8 @@ class _Subject:
     worst: Row
     ratio: float
     tensors: list[TensorStatistics]
+    source: str
+    """The line of Python that the node was exported from; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +136,14 @@ def write_html(report: Report, path: Path) -> None:
         _COLUMNS,
         [comparison.cells for comparison in compared],
     )
-    sections = _sections(report.checks, [comparison.ratio for comparison in compared])
+    culprits = Culprits(report, [comparison.row for comparison in compared])
+    sections = _sections(report.checks, [comparison.ratio for comparison in compared], culprits)
     write_page(
         path,
         "validation",
         report=report,
         sections=sections,
+        culprits=[culprits.of(section.check, section.ratio) for section in sections if section.check.failures],
         picture=_picture(compared) if compared else None,
         table=table,
         failed=sum(not comparison.row.passed for comparison in compared),
@@ -170,7 +175,7 @@ def _place(row: Row) -> float:
     return math.inf if row.position is None else row.position
 
 
-def _sections(checks: Sequence[Check], ratios: Sequence[float]) -> list[_Section]:
+def _sections(checks: Sequence[Check], ratios: Sequence[float], culprits: Culprits) -> list[_Section]:
     low, high = decades(ratios)
     sections, series = [], 0
     for check in checks:
@@ -180,7 +185,7 @@ def _sections(checks: Sequence[Check], ratios: Sequence[float]) -> list[_Section
         for row in rows:
             worst.setdefault(row.subject, row)
         subjects = [
-            _Subject(worst[name], ratio(worst[name].measure, check.limit), tensors)
+            _Subject(worst[name], ratio(worst[name].measure, check.limit), tensors, culprits.source(worst[name]))
             for name, tensors in check.statistics.items()
             if name in worst and worst[name].measure != 0
         ]

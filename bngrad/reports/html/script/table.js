@@ -127,6 +127,10 @@ class Table {
     for (const [, select] of this.selects) select.value = "";
     if (this.failedOnly) this.failedOnly.checked = false;
   }
+  unmark() {
+    this.marked = null;
+    this.body.querySelector(".marked")?.classList.remove("marked");
+  }
   /** Shows a row, and marks it. */
   reveal(row) {
     if (!(row < this.count)) return;
