@@ -14,7 +14,7 @@ from bngrad.graph.nodes import all_nodes
 from bngrad.validation.autograd import PYTORCH, against_autograd, load_autograd
 from bngrad.validation.common_values import CommonValues
 from bngrad.validation.double import forward_in_float64, too_large, whole_in_float64
-from bngrad.validation.float64 import KeptEvaluation, evaluate
+from bngrad.validation.float64 import Evaluator, KeptEvaluation
 from bngrad.validation.forward import Forward, forward_of, forward_part
 from bngrad.validation.inputs import feeds_of
 from bngrad.validation.lockstep import EXACT, lock_step
@@ -131,8 +131,8 @@ class Checks:
             return self._oracle().capture(original, feeds, names, CAPTURE_BYTES)
 
         def from_numpy(names: Sequence[str]) -> Iterator[dict[str, Array]]:
-            values = evaluate(original, feeds, names)
-            yield {name: value.astype(_narrow(types.get(name), value)) for name, value in values.items()}
+            for name, value in Evaluator(original).as_computed(feeds, names):
+                yield {name: value.astype(_narrow(types.get(name), value))}
 
         by_ort = subject.against == "ort"
         self._progress(f"the original graph {'on its training build' if by_ort else 'in float64'}", None)

@@ -15,7 +15,9 @@ from onnx.reference.op_run import RuntimeContextError
 from onnx.reference.ops import load_op
 
 from bngrad.errors import InputError, ModelError, UnsupportedNodeError
+from bngrad.graph.subgraphs import captured_values
 from bngrad.passes.prepare.inline_functions import inline
+from bngrad.validation.piecewise_ops import piecewise_ops
 from bngrad.validation.seeding import seed_random_ops
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS, attributes_of
 from bngrad.validation.training_ops.control_flow import WITH_BODIES
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     import onnx
     from numpy.typing import NDArray
+    from onnx.reference.op_run import OpRun
 
     Array = NDArray[Any]
 
@@ -43,12 +46,13 @@ class Evaluator:
     Args:
         model: A model of ONNX ops, ops of ORT's training dialect, and ops of ``bngrad``. Ops that are defined by
             functions of the model are run as these functions.
+        branches: Whether the branches of piecewise ops can be held, see `bngrad.validation.branches`.
 
     Raises:
         UnsupportedNodeError: An op, or one of its attributes, is not implemented.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, *, branches: bool = False) -> None:
         wide = widened(model)
         _inline_overloads(wide)
         seed_random_ops(wide.graph.all_nodes(), wide.opset_imports.get("", 1))
@@ -59,24 +63,35 @@ class Evaluator:
         self._graph = wide.graph
         self.inputs = frozenset(_name(value) for value in wide.graph.inputs)
         self.outputs = [_name(value) for value in wide.graph.outputs]
+        self._last_used = _last_used(wide.graph)
+        piecewise = piecewise_ops(wide.graph.all_nodes()) if branches else []
         try:
-            self._evaluator = ReferenceEvaluator(ir.to_proto(wide), new_ops=[*OP_RUNS, *WITH_BODIES])
+            # The first class of an op counts.
+            self._evaluator = ReferenceEvaluator(ir.to_proto(wide), new_ops=[*piecewise, *OP_RUNS, *WITH_BODIES])
         except Exception as error:
             raise _failed(error) from error
 
     def __call__(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """Runs the model; see `evaluate`."""
-        _check_names(self._graph, feeds, outputs)
         names = self.outputs if outputs is None else list(outputs)
-        arrays = {name: widened_array(array) for name, array in feeds.items()}
-        try:
-            with np.errstate(all="ignore"):  # infinities and NaN are valid results, as in ONNX Runtime
-                results = self._evaluator.run(names, arrays)
-        except UnsupportedNodeError:
-            raise
-        except Exception as error:
-            raise _failed(error) from error
-        return dict(zip(names, results, strict=True))
+        values = dict(self.as_computed(feeds, names))
+        return {name: values[name] for name in names}
+
+    def as_computed(self, feeds: Mapping[str, Array], names: Sequence[str]) -> Iterator[tuple[str, Array]]:
+        """Yields values with their names in the order in which they are computed; see `evaluate`.
+
+        Each value is freed after its last use, unless the caller keeps it.
+        """
+        _check_names(self._graph, feeds, names)
+        requested = set(names)
+        values: dict[str, Any] = {"": None, **self._evaluator.rt_inits_}
+        values |= {name: widened_array(array) for name, array in feeds.items()}
+        yield from ((name, values[name]) for name in requested.intersection(values))
+        for node, last_used in zip(self._evaluator.rt_nodes_, self._last_used, strict=True):
+            values.update(zip(node.output, _run(node, values), strict=False))
+            yield from ((name, values[name]) for name in requested.intersection(node.output))
+            for name in last_used:
+                values.pop(name, None)
 
     def from_any(self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None) -> dict[str, Array]:
         """Runs the model for those feeds that are inputs of the model."""
@@ -102,6 +117,19 @@ class KeptEvaluation(Evaluator):
         if feeds.keys() == self._feeds.keys() and all(feeds[name] is self._feeds[name] for name in feeds):
             return {name: self._values[name] for name in names}
         return super().__call__(feeds, names)
+
+
+def _run(node: OpRun, values: dict[str, Any]) -> tuple[Any, ...]:
+    """Returns the outputs of a node of the evaluator."""
+    context = {"context": values} if node.need_context() else {}
+    try:
+        with np.errstate(all="ignore"):  # infinities and NaN are valid results, as in ONNX Runtime
+            outputs: tuple[Any, ...] = node.run(*(values[name] for name in node.input), **context)  # type: ignore[no-untyped-call]
+    except UnsupportedNodeError:
+        raise
+    except Exception as error:
+        raise _failed(error) from error
+    return outputs
 
 
 def _failed(error: Exception) -> EvaluationError:
@@ -133,6 +161,18 @@ def evaluate(
         InputError: An input is missing, or ``feeds`` or ``outputs`` has an unknown name.
     """
     return Evaluator(model)(feeds, outputs)
+
+
+def _last_used(graph: ir.Graph) -> list[set[str]]:
+    """Returns the values of a graph's nodes that are not used after each node, in order."""
+    last: dict[str, int] = {}
+    for index, node in enumerate(graph):
+        values = (*node.outputs, *(value for value in node.inputs if value is not None), *captured_values(node))
+        last |= dict.fromkeys((_name(value) for value in values if value.producer() is not None), index)
+    used: list[set[str]] = [set() for _ in range(len(graph))]
+    for name, index in last.items():
+        used[index].add(name)
+    return used
 
 
 def _inline_overloads(model: ir.Model) -> None:

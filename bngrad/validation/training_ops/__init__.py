@@ -116,7 +116,7 @@ def attributes_of(function: Callable[..., Any]) -> frozenset[str]:
     return frozenset(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
 
 
-def _op_run(domain: str, op_type: str, function: Callable[..., Any]) -> type[OpRun]:
+def op_run(domain: str, op_type: str, function: Callable[..., Any]) -> type[OpRun]:
     """Wraps a function as an op of onnx's reference evaluator."""
 
     def run(_self: OpRun, *inputs: Any, **attributes: Any) -> tuple[Any, ...]:  # noqa: ANN401  as in OpRun
@@ -128,5 +128,5 @@ def _op_run(domain: str, op_type: str, function: Callable[..., Any]) -> type[OpR
     return type(op_type, (OpRun,), members)
 
 
-OP_RUNS = [_op_run(*key, function) for key, function in FUNCTIONS.items()]
+OP_RUNS = [op_run(*key, function) for key, function in FUNCTIONS.items()]
 """The ops as classes, for ``ReferenceEvaluator(new_ops=...)``."""
