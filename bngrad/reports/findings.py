@@ -88,7 +88,7 @@ def _of_check(model: str, check: Check) -> Iterator[Finding]:
         yield Finding(rule, "error", message, model, subject, subject, is_node)
     for name, reason in check.undecided.items():
         message = f"{check.name}: {name} was not compared: {reason}"
-        yield Finding(rule, "note", message, model, name, name, is_node)
+        yield Finding(rule, "error" if check.required else "note", message, model, name, name, is_node)
 
 
 def _failure(check: Check, worst: Row, failed: int, compared: int) -> str:

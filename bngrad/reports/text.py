@@ -42,8 +42,8 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
             line(f"{check.name}: {check.problem}")
         for note in check.notes:
             line(f"note: {note}")
-        for name, reason in check.undecided.items():
-            line(f"not compared: {name}: {reason}")
+        for text in check.not_compared():
+            line(f"not compared: {text}")
     color = _COLORS[report.verdict]
     console.print(f"\n[{color}]{VERDICTS[report.verdict]}[/{color}]", end="")
     line(f": {report.against}, seed {report.seed}, implementations {', '.join(report.implementations)}")

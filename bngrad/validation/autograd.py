@@ -12,7 +12,7 @@ from bngrad.graph.nodes import all_nodes
 from bngrad.validation.double import LIMIT, compared
 from bngrad.validation.points import POINTS, nearby
 from bngrad.validation.references import load_reference
-from bngrad.validation.report import Check
+from bngrad.validation.report import ALL_GRADIENTS, Check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ def against_autograd(
     check = Check("PyTorch's autograd", unit="relative", limit=_limit(tested))
     want = reference(feeds, [loss, *kinds])
     if not np.isfinite(want[loss]).all():
-        check.undecided["gradients"] = f"the loss is {want[loss]} for these inputs; pass others with --inputs"
+        check.undecided[ALL_GRADIENTS] = f"the loss is {want[loss]} for these inputs; pass others with --inputs"
         return check
     for name in [name for name, kind in kinds.items() if kind == "gradient" and not np.isfinite(want[name]).all()]:
         check.undecided[name] = "PyTorch's own gradient is not finite"

@@ -123,7 +123,7 @@ def _with_inputs(model: ir.Model, wrt: Iterable[str], outputs: frozenset[str], n
     values = {str(value.name): value for value in (*model.graph.inputs, *model.graph.initializers.values())}
     values |= constants
     make_inputs(model.graph, [values[name] for name in names & values.keys()])
-    return Forward(Evaluator(ir.to_proto(model)), outputs, note)
+    return Forward(Evaluator(ir.to_proto(model), branches=True), outputs, note)
 
 
 def forward_part(training: ir.Model, loss: str) -> Forward:
@@ -143,4 +143,4 @@ def forward_part(training: ir.Model, loss: str) -> Forward:
     graph = ir.convenience.extract(training.graph, [str(v.name) for v in training.graph.inputs], [loss])
     functions = [function.clone() for function in training.functions.values()]
     model = ir.Model(graph, ir_version=training.ir_version, functions=functions)
-    return Forward(Evaluator(ir.to_proto(model)), frozenset(), "")
+    return Forward(Evaluator(ir.to_proto(model), branches=True), frozenset(), "")

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bngrad.validation.branches import held, recorded
 from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.noise import one_ulp_away
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 ROUNDING = 1e-14
 """The minimum of the relative rounding error of the loss."""
 
-PERTURBATIONS = 2
+PERTURBATIONS = 3
 """Number of evaluations with inputs perturbed by one ulp, which measure the rounding error of the loss."""
 
 POINTS = 4
@@ -40,6 +41,8 @@ class Point(NamedTuple):
     rounding: float
     """The rounding error of the loss."""
     gradients: dict[str, Array]
+    branches: list[Any]
+    """The branches of piecewise ops, see `bngrad.validation.branches`."""
 
     def bounds(self, gradients: Mapping[str, str]) -> dict[str, float]:
         """Returns the upper bounds of the derivatives, of those gradients that have one, by their inputs."""
@@ -87,15 +90,26 @@ class Points:
             raise EvaluationError(f"the loss {self._loss!r} has shape {list(loss.shape)}; expected one number")
         return float(loss.item())
 
+    def loss_beside(self, feeds: Mapping[str, Array], branches: Sequence[Any]) -> float:
+        """Returns the loss with the branches of a point beside; NaN if it cannot be evaluated with them."""
+        try:
+            with held(branches):
+                return self.loss_at(feeds)
+        except EvaluationError:
+            return float(np.nan)
+
     def _at(self, feeds: Mapping[str, Array]) -> Point:
-        loss, rounding = self.loss_at(feeds), 0.0
+        with recorded() as branches:
+            loss = self.loss_at(feeds)
+        losses = []
         for _ in range(PERTURBATIONS):
             perturbed = {
                 name: one_ulp_away(feeds[name].astype(np.float64), self._generator) for name in self._gradients
             }
-            rounding = max(rounding, 8 * abs(self.loss_at({**feeds, **perturbed}) - loss))
-        rounding = max(rounding, ROUNDING * abs(loss))
-        return Point(dict(feeds), loss, rounding, self._tested.from_any(feeds, list(self._gradients.values())))
+            losses.append(self.loss_beside({**feeds, **perturbed}, branches))
+        rounding = max(8 * float(np.ptp(losses)), ROUNDING * abs(loss))
+        gradients = self._tested.from_any(feeds, list(self._gradients.values()))
+        return Point(dict(feeds), loss, rounding, gradients, branches)
 
     def _moved(self) -> dict[str, Array]:
         return nearby(self._feeds, self._gradients, self._generator)

@@ -28,6 +28,13 @@ EXIT_CODES: dict[Verdict, int] = {"passed": 0, "failed": 1, "incomplete": 3}
 """The exit code of `validate`; 2 is an error."""
 
 
+MOST_NAMES = 3
+"""The most names in the text on values that were not compared for one reason."""
+
+ALL_GRADIENTS = "gradients"
+"""The key of `Check.undecided` if no gradient can be compared, whatever the reference."""
+
+
 @dataclass(frozen=True)
 class Row:
     """The comparison of one tensor."""
@@ -75,7 +82,7 @@ class Check:
     notes: list[str] = field(default_factory=list)
     """Remarks on how the check was run."""
     required: bool = False
-    """True if the report fails when the check is skipped."""
+    """True if the report is incomplete when the check is skipped, or leaves a value undecided."""
     statistics: dict[str, list[TensorStatistics]] = field(default_factory=dict)
     """The tensors of the subjects with the largest measures, worst first."""
 
@@ -90,16 +97,26 @@ class Check:
         if self.skipped:
             return f"skipped, {self.skipped}"
         if not self.rows:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.undecided.items())
+            reasons = "; ".join(self.not_compared())
             return f"nothing was compared{f' ({reasons})' if reasons else ''}"
         if failed := len(self.failures):
             return f"{failed} of {len(self.rows)} comparisons failed"
+        if self.required and self.undecided:
+            count = len(self.undecided)
+            return f"{count} of {len(self.rows) + count} values could not be decided"
         return ""
 
     @property
     def failures(self) -> list[Row]:
         """The rows that did not pass, worst first."""
         return [row for row in self.worst_first() if not row.passed]
+
+    def not_compared(self) -> list[str]:
+        """Returns the undecided values with their reasons, as text: the first few of each reason."""
+        names: dict[str, list[str]] = {}
+        for name, reason in self.undecided.items():
+            names.setdefault(reason, []).append(name)
+        return [f"{', '.join(few[:MOST_NAMES])}{_others(few)}: {reason}" for reason, few in names.items()]
 
     def worst_first(self) -> list[Row]:
         """Returns the rows sorted by their measure; NaN is worst."""
@@ -136,6 +153,10 @@ class Report:
     """The reason why the model could not be validated; empty if it was."""
     other_references: list[str] = field(default_factory=list)
     """The references that could decide if a check of this one cannot be run."""
+    command: str = ""
+    """The command line that made the report; empty for Python."""
+    nodes: Sequence[GraphNode] = field(default=(), repr=False)
+    """The nodes of the training graph, for pictures; not in JSON."""
 
     @property
     def providers(self) -> list[str]:
@@ -153,16 +174,14 @@ class Report:
         if self.passed:
             return "passed"
         return "failed" if self.error or any(check.failures for check in self.checks) else "incomplete"
-    command: str = ""
-    """The command line that made the report; empty for Python."""
-    nodes: Sequence[GraphNode] = field(default=(), repr=False)
-    """The nodes of the training graph, for pictures; not in JSON."""
 
     @property
     def advice(self) -> str:
         """The references that could decide an incomplete report, in one sentence; empty for others."""
-        skipped = any(check.required and check.skipped for check in self.checks)
-        if self.verdict != "incomplete" or not skipped or not self.other_references:
+        open_ = any(
+            check.required and (check.skipped or check.undecided.keys() - {ALL_GRADIENTS}) for check in self.checks
+        )
+        if self.verdict != "incomplete" or not open_ or not self.other_references:
             return ""
         others = " or ".join(f"--against {name}" for name in self.other_references)
         return f"No comparison failed. {others} can decide."
@@ -206,6 +225,10 @@ class Report:
                 for tensor in tensors:
                     _name_infinities(tensor)
         return document
+
+
+def _others(names: Sequence[str]) -> str:
+    return f" and {len(names) - MOST_NAMES} others" if len(names) > MOST_NAMES else ""
 
 
 def failed_report(model: str, against: str, seed: int, error: str) -> Report:

@@ -14,7 +14,7 @@ from rich.console import Console
 from bngrad.reports.html.validation import write_html
 from bngrad.reports.junit import write_junit
 from bngrad.reports.text import print_text
-from bngrad.validation.report import Check, Report, Row
+from bngrad.validation.report import ALL_GRADIENTS, Check, Report, Row
 
 
 def row(*, passed):
@@ -128,3 +128,24 @@ def test_nan_is_the_worst_of_a_table(values):
     rows = [Row("n", "t", "gradient", "function", "ort", v, v, v, passed=v <= 1) for v in values]
     (line,) = (line for line in text_of(report(check(*rows))).splitlines() if line.split()[:1] == ["gradient"])
     assert line.split()[-3:] == ["nan"] * 3
+
+
+def test_values_of_one_reason_are_named_together():
+    """A network may have hundreds."""
+    result = report(
+        check(undecided={**{f"w{index}": "a kink" for index in range(5)}, "v": "its group"}, required=True)
+    )
+    assert result.checks[0].not_compared() == ["w0, w1, w2 and 2 others: a kink", "v: its group"]
+    assert result.reason == "some check: nothing was compared (w0, w1, w2 and 2 others: a kink; v: its group)"
+    assert "not compared: w0, w1, w2 and 2 others: a kink\n" in text_of(result)
+
+
+def test_a_required_check_that_leaves_values_undecided_is_incomplete():
+    undecided = check(row(passed=True), undecided={"w_grad": "a kink"}, required=True)
+    result = report(undecided)
+    result.other_references = ["torch"]
+    assert (result.verdict, result.reason) == ("incomplete", "some check: 1 of 2 values could not be decided")
+    assert result.advice == "No comparison failed. --against torch can decide."
+    assert replace(result, checks=[undecided, check(row(passed=False))]).verdict == "failed"
+    unfit = check(undecided={ALL_GRADIENTS: "the loss is nan"}, required=True)
+    assert replace(result, checks=[unfit]).advice == ""
