@@ -47,6 +47,8 @@ LEFT_ALONE = {
     "another reader": (BACKWARD + "    other = Neg (dy)", f"{RESULTS}, float[N,3,4] other"),
     "an output of the graph": (BACKWARD, f"{RESULTS}, float[N,3,4] dy"),
     "another activation": (BACKWARD.replace("ReluGrad", "TanhGrad"), RESULTS),
+    "a gradient of one input": (BACKWARD.replace("(dz, z)", "(dz)"), RESULTS),
+    "a gradient of three inputs": (BACKWARD.replace("(dz, z)", "(dz, z, z)"), RESULTS),
     "another place in the node": (
         BACKWARD.replace("(dy, x, scale", "(x, dy, scale"),
         RESULTS,

@@ -32,8 +32,9 @@ def relu_gradient(value: ir.Value) -> ReluGradient | None:
         return None
     result: ReluGradient | None = None
     if (node.domain, node.op_type) == (MICROSOFT, "ReluGrad"):
-        dZ, Z = node.inputs
-        return None if dZ is None or Z is None else ReluGradient(dZ, Z)
+        # Nothing checks the number of inputs of this op before.
+        present = [value for value in node.inputs if value is not None]
+        return ReluGradient(*present) if len(present) == len(node.inputs) == len(ReluGradient._fields) else None
     if (node.domain, node.op_type) == ("", "Where"):
         condition, a, b = node.inputs
         sign = _sign(condition)
