@@ -21,7 +21,8 @@ from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.old_batch_norms import TRAINING_MODE_OPSET
 from bngrad.passes.prepare.raise_opset import raise_opset
 from bngrad.training.finalize import inlined_copy
-from bngrad.training.fold_batch_norm import NotFoldableError, fold, type_constants
+from bngrad.training.fold_batch_norm import fold, type_constants
+from bngrad.training.foldable_layer import NotFoldableError
 from bngrad.training.restore_batch_norms import epsilon_in_float32
 from bngrad.training.to_inference import batch_norm_to_inference
 
@@ -80,7 +81,7 @@ def edit_batch_norms(model: ir.Model, options: BatchNormOptions) -> EditedBatchN
     if options.fold:
         type_constants(result.graph)
         folded, kept = _fold(nodes, called, names, options.batch_norms or ())
-        RemoveUnusedNodesPass()(result)
+        _remove_unused(result)
     check(result, model)
     return EditedBatchNorms(result, edited, folded, kept)
 
@@ -154,3 +155,14 @@ def _fold(
         name, reason = next(iter(kept.items()))
         raise ModelError(f"none of {len(kept)} batch norms can be folded; {name!r}: {reason}")
     return folded, kept
+
+
+def _remove_unused(model: ir.Model) -> None:
+    """Removes unused nodes and initializers, also those that are inputs."""
+    graph = model.graph
+    defaults = [value for value in graph.inputs if value.is_initializer()]
+    RemoveUnusedNodesPass()(model)
+    for value in defaults:
+        if not value.uses() and not value.is_graph_output():
+            graph.inputs.remove(value)
+            graph.initializers.pop(str(value.name), None)

@@ -10,7 +10,7 @@ and the same of ConvTranspose (before the batch norm), Gemm and MatMul, also wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +20,16 @@ from bngrad.graph.batch_norms import is_per_element, is_training_batch_norm
 from bngrad.graph.constant_value import constant_tensor, constant_value, new_initializer
 from bngrad.graph.node_makers import NodesAfter
 from bngrad.graph.node_reader import read_attribute
-from bngrad.graph.nodes import describe, known_rank, owner, remove
+from bngrad.graph.nodes import describe, owner, remove
+from bngrad.training.foldable_layer import (
+    FoldableLayer,
+    NotFoldableError,
+    along_channels,
+    channels_of,
+    constant_operand,
+    layer_after,
+    layer_before,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,23 +40,6 @@ if TYPE_CHECKING:
 
 FOLDED = "bngrad.folded"
 """The key in the metadata of a layer for the name of the batch norm that was folded into it."""
-
-_PRODUCTS = ("Gemm", "MatMul")
-_LAYERS = ("Conv", "ConvTranspose", *_PRODUCTS)
-
-
-class NotFoldableError(Exception):
-    """The reason why a batch norm cannot be folded in a direction."""
-
-
-class _Layer(NamedTuple):
-    """A layer, its weight, and the bias of each output channel."""
-
-    node: ir.Node
-    weight: Array
-    bias: Array
-    add: ir.Node | None
-    """The Add of a bias after it."""
 
 
 def fold(node: ir.Node, name: str, names: Names) -> ir.Node:
@@ -64,21 +56,15 @@ def fold(node: ir.Node, name: str, names: Names) -> ir.Node:
     """
     gain, shift = _gain_and_shift(node)
     try:
-        layer = _before(node)
+        layer = layer_before(node)
     except NotFoldableError as before:
         try:
-            layer = _after(node)
+            layer = layer_after(node)
         except NotFoldableError as after:
             raise NotFoldableError(f"{before}; {after}") from None
         _fold_after(node, layer, gain, shift, names)
     else:
-        weight = layer.weight * _along(gain, layer.node, layer.weight, 1)
-        _put(layer, weight, layer.bias * gain + shift, names)
-        last = layer.node if layer.add is None or layer.node.op_type != "MatMul" else layer.add
-        if last is layer.node and layer.node.op_type == "MatMul":
-            last = _add_bias(layer.node, layer.bias * gain + shift, names)
-        _take_over(node.outputs[0], last)
-        remove([node] if layer.add in (None, last) else [node, layer.add])
+        _fold_before(node, layer, gain, shift, names)
     layer.node.metadata_props[FOLDED] = name
     return layer.node
 
@@ -119,65 +105,29 @@ def _gain_and_shift(node: ir.Node) -> tuple[Array, Array]:
     return gain, bias - mean * gain
 
 
-def _before(node: ir.Node) -> _Layer:
-    """Returns the layer that computes the data of a batch norm, and nothing else."""
-    x = node.inputs[0]
-    maker = None if x is None else x.producer()
-    if x is None or maker is None:
-        raise NotFoldableError("no node computes its input")
-    add, layer = None, maker
-    operand = _constant_operand(maker)
-    if operand is not None and (data := maker.inputs[1 - operand]) is not None:
-        add, layer = maker, data.producer() or maker
-    if layer.graph is not node.graph or layer.domain != "" or layer.op_type not in _LAYERS:
-        raise NotFoldableError(
-            f"{describe(layer)} computes its input, and not a {', '.join(_LAYERS[:-1])} or MatMul"
-        )
-    for between in (layer, *([add] if add is not None else [])):
-        _require_one_reader(between.outputs[0])
-    weight = _weight_of(layer)
-    rank = known_rank([x])
-    if layer.op_type == "MatMul" and rank != 2:
-        got = "unknown rank" if rank is None else f"{rank} dimensions"
-        raise NotFoldableError(f"{describe(layer)} has channels last, and data of {got}; expected 2")
-    channels = _channels(layer, weight)
-    bias = _bias_of(layer)
-    if add is not None and operand is not None:
-        bias = bias + _per_channel(add, operand, channels, rank)
-    return _Layer(layer, weight, np.broadcast_to(bias, np.broadcast_shapes(bias.shape, (channels,))), add)
+def _fold_before(node: ir.Node, layer: FoldableLayer, gain: Array, shift: Array, names: Names) -> None:
+    """Folds a batch norm into the layer that computes its data."""
+    bias = layer.bias * gain + shift
+    _put(layer, layer.weight * along_channels(gain, layer.node, layer.weight, 1), bias, names)
+    unused, last = [node], layer.node
+    if layer.node.op_type == "MatMul":
+        last = layer.add or _add_bias(layer.node, bias, names)
+    elif layer.add is not None:
+        unused.append(layer.add)
+    _take_over(node.outputs[0], last)
+    remove(unused)
 
 
-def _after(node: ir.Node) -> _Layer:
-    """Returns the layer that alone reads a batch norm, if it folds exactly."""
-    y = node.outputs[0]
-    _require_one_reader(y)
-    ((layer, index),) = y.uses()
-    if layer.graph is not node.graph or layer.domain != "" or layer.op_type not in ("Conv", *_PRODUCTS) or index:
-        raise NotFoldableError(f"{describe(layer)} reads it, and not a Conv, Gemm or MatMul as data")
-    if layer.op_type == "Conv" and _pads(layer):
-        raise NotFoldableError(f"{describe(layer)} after it pads its data with zeros, which it does not normalize")
-    if read_attribute(layer, "transA", 0):
-        raise NotFoldableError(f"{describe(layer)} after it transposes its data")
-    rank = known_rank([y])
-    if layer.op_type == "MatMul" and rank != 2:
-        got = "unknown rank" if rank is None else f"{rank} dimensions"
-        raise NotFoldableError(
-            f"{describe(layer)} after it takes channels last, and has data of {got}; expected 2"
-        )
-    weight = _weight_of(layer)
-    return _Layer(layer, weight, _bias_of(layer), None)
-
-
-def _fold_after(node: ir.Node, layer: _Layer, gain: Array, shift: Array, names: Names) -> None:
+def _fold_after(node: ir.Node, layer: FoldableLayer, gain: Array, shift: Array, names: Names) -> None:
     """Folds a batch norm into the layer that reads it."""
     weight, op_type = layer.weight, layer.node.op_type
-    shifted = weight * _along(shift, layer.node, weight, 0)
+    shifted = weight * along_channels(shift, layer.node, weight, 0)
     if op_type == "Conv":
         added = shifted.sum(axis=tuple(range(1, weight.ndim)))
     else:
         of_output = 0 if read_attribute(layer.node, "transB", 0) else 1
         added = read_attribute(layer.node, "alpha", 1.0) * shifted.sum(axis=1 - of_output)
-    _put(layer, weight * _along(gain, layer.node, weight, 0), layer.bias + added, names)
+    _put(layer, weight * along_channels(gain, layer.node, weight, 0), layer.bias + added, names)
     x = node.inputs[0]
     layer.node.replace_input_with(0, x)
     if op_type == "MatMul":
@@ -185,98 +135,7 @@ def _fold_after(node: ir.Node, layer: _Layer, gain: Array, shift: Array, names: 
     remove([node])
 
 
-def _require_one_reader(value: ir.Value) -> None:
-    if value.is_graph_output():
-        raise NotFoldableError(f"{value.name!r} is an output of the model")
-    if len(value.uses()) != 1:
-        raise NotFoldableError(f"{value.name!r} is read by {len(value.uses())} nodes; expected only one")
-
-
-def _weight_of(layer: ir.Node) -> Array:
-    value = layer.inputs[1]
-    tensor = None if value is None else constant_tensor(value)
-    if value is None or tensor is None:
-        raise NotFoldableError(f"the weight of {describe(layer)} is computed; expected an initializer")
-    if sum(reader.op_type != "Shape" for reader, _ in value.uses()) != 1 or value.is_graph_output():
-        raise NotFoldableError(
-            f"the weight {value.name!r} of {describe(layer)} is read by other nodes, too, or is an output"
-        )
-    if layer.op_type == "MatMul" and len(tensor.shape) != 2:
-        raise NotFoldableError(f"the weight of {describe(layer)} has {len(tensor.shape)} dimensions; expected 2")
-    return tensor.numpy().astype(np.float64)
-
-
-def _bias_of(layer: ir.Node) -> Array:
-    """Returns what a layer adds: a number for each channel, of a Gemm also for each row."""
-    value = layer.inputs[2] if len(layer.inputs) > 2 else None
-    if value is None:
-        return np.zeros(1)
-    tensor = constant_value(value)
-    if tensor is None:
-        raise NotFoldableError(f"the bias of {describe(layer)} is computed from data; expected a constant")
-    array = tensor.numpy().astype(np.float64)
-    return read_attribute(layer, "beta", 1.0) * array if layer.op_type == "Gemm" else array
-
-
-def _constant_operand(node: ir.Node) -> int | None:
-    """Returns the index of the operand of an Add that is constant; None for other nodes."""
-    if (node.domain, node.op_type) != ("", "Add"):
-        return None
-    return next((i for i, value in enumerate(node.inputs) if value is not None and constant_tensor(value)), None)
-
-
-def _per_channel(add: ir.Node, operand: int, channels: int, rank: int | None) -> Array:
-    """Returns what an Add adds to each channel."""
-    value = add.inputs[operand]
-    tensor = None if value is None else constant_tensor(value)
-    array = np.zeros(1) if tensor is None else tensor.numpy().astype(np.float64)
-    if array.size == 1:
-        return array.reshape(1)
-    if rank is not None and array.ndim <= rank:
-        shape = (1,) * (rank - array.ndim) + array.shape
-        if shape == (1, channels, *(1,) * (rank - 2)):
-            return array.reshape(-1)
-    raise NotFoldableError(f"{describe(add)} adds more than a number for each channel")
-
-
-def _channels(layer: ir.Node, weight: Array) -> int:
-    """Returns the number of output channels of a layer."""
-    if layer.op_type == "Conv":
-        return int(weight.shape[0])
-    if layer.op_type == "ConvTranspose":
-        return int(weight.shape[1] * read_attribute(layer, "group", 1))
-    return int(weight.shape[0 if read_attribute(layer, "transB", 0) else 1])
-
-
-def _along(vector: Array, layer: ir.Node, weight: Array, side: int) -> Array:
-    """Returns a number for each channel, as an array that broadcasts to a weight.
-
-    Args:
-        vector: The numbers.
-        layer: The layer.
-        weight: Its weight.
-        side: The channels: 0 for those of the input, 1 for those of the output.
-    """
-    if layer.op_type in _PRODUCTS:
-        axis = 1 - side if read_attribute(layer, "transB", 0) else side
-        return vector.reshape([-1 if d == axis else 1 for d in range(2)])
-    ones = (1,) * (weight.ndim - 2)
-    groups = int(read_attribute(layer, "group", 1))
-    # The first dimension of a weight has the channels of all groups, the second one those of a group.
-    if (layer.op_type == "Conv") == (side == 1):
-        return vector.reshape(-1, 1, *ones)
-    return np.repeat(vector.reshape(groups, -1), weight.shape[0] // groups, axis=0).reshape(
-        weight.shape[0], -1, *ones
-    )
-
-
-def _pads(layer: ir.Node) -> bool:
-    """Tests whether a Conv may pad its data."""
-    mode = read_attribute(layer, "auto_pad", "NOTSET")
-    return any(read_attribute(layer, "pads", [0])) if mode == "NOTSET" else mode != "VALID"
-
-
-def _put(layer: _Layer, weight: Array, bias: Array, names: Names) -> None:
+def _put(layer: FoldableLayer, weight: Array, bias: Array, names: Names) -> None:
     """Gives a layer its weight and bias; the bias of a MatMul is that of the Add after it, if there is one."""
     node = layer.node
     value = node.inputs[1]
@@ -284,14 +143,14 @@ def _put(layer: _Layer, weight: Array, bias: Array, names: Names) -> None:
     node.replace_input_with(1, _initializer(node, weight, value, f"{value.name}/folded", names))
     if node.op_type == "MatMul":
         if layer.add is not None:
-            operand = _constant_operand(layer.add)
-            assert operand is not None, "see `_before`"  # noqa: S101
+            operand = constant_operand(layer.add)
+            assert operand is not None, "see `layer_before`"  # noqa: S101
             layer.add.replace_input_with(operand, _initializer(node, bias, value, f"{node.name}/bias", names))
         return
     if not bias.any() and len(node.inputs) < 3:
         return
     if bias.size == 1:
-        bias = np.broadcast_to(bias, (_channels(node, weight),))
+        bias = np.broadcast_to(bias, (channels_of(node, weight),))
     node.resize_inputs(3)
     node.replace_input_with(2, _initializer(node, bias, value, f"{node.name}/bias", names))
     if node.op_type == "Gemm":

@@ -373,4 +373,29 @@ ORT_TRAINING = (
     )
 )
 
-PASS_MUTANTS = [*LOWER, *PASSES, *ORT_TRAINING, *PRECISION_MUTANTS]
+_FOLD = ("tests/training/test_fold_batch_norm.py",)
+_GHOST = ("tests/training/test_ghost_batches.py",)
+BATCH_NORM_EDITS = (
+    of(
+        "bngrad/training/fold_batch_norm.py",
+        ("return gain, bias - mean * gain", "return gain, bias", "the running mean is not subtracted", _FOLD),
+        ("bias = layer.bias * gain + shift", "bias = layer.bias + shift", "a bias is not scaled", _FOLD),
+    )
+    + of(
+        "bngrad/training/foldable_layer.py",
+        (
+            'return any(read_attribute(layer, "pads", [0]))',
+            'return not read_attribute(layer, "pads", [0])',
+            "a layer with padding takes the shift of the batch norm before it",
+            _FOLD,
+        ),
+    )
+    + of(
+        "bngrad/autodiff/ghost_batches.py",
+        ("int(unbiased)", "0", "the running variance of ghost batches is biased", _GHOST),
+        ('"momentum", 0.9', '"decay", 0.9', "ghost batches have the default momentum", _GHOST),
+        ("if batch is not None and batch % size:", "if False:", "a batch of another size is not refused", _GHOST),
+    )
+)
+
+PASS_MUTANTS = [*LOWER, *PASSES, *ORT_TRAINING, *PRECISION_MUTANTS, *BATCH_NORM_EDITS]

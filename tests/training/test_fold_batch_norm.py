@@ -183,6 +183,17 @@ def test_channels_of_a_matmul_are_last():
         bngrad.edit_batch_norms(model, fold=True)
 
 
+def test_initializers_that_are_inputs():
+    model = model_of(f"h = Conv (x, w) {NORM}", {"w": (4, 4, 1, 1)}, channels=4)
+    model.graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in model.graph.initializer
+    )
+    folded = bngrad.edit_batch_norms(model, fold=True)
+    assert [value.name for value in folded.graph.input] == ["x"]
+    assert len(folded.graph.initializer) == 2
+
+
 def as_type(model, dtype):
     """The model in another type."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
@@ -204,6 +215,14 @@ def test_a_transpose_with_groups():
         for graph in (model, bngrad.edit_batch_norms(model, fold=True))
     )
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_an_addition_that_adds_a_dimension():
+    """The channels of the batch norm are then the samples of the layer."""
+    nodes = f"a = Gemm (x, w) h = Add (a, c) {NORM}"
+    model = model_of(nodes, {"w": (4, 3), "c": (1, 3, 1)}, channels=3, x="3,4", rank="A,B,C")
+    with pytest.raises(ModelError, match="may add dimensions to the data"):
+        bngrad.edit_batch_norms(model, fold=True)
 
 
 def test_weights_beyond_their_type():
