@@ -90,7 +90,8 @@ def averaged(clients: Sequence[Client], options: AverageOptions, own: Client | N
         _require_sound(client)
         _require_same(client, first)
     own_names = _own_names(first, options)
-    pairs, ranges = _pairs(first, options), _ranges(first)
+    ranges = _ranges(first)
+    pairs = _pairs(first, options, ranges)
     result = {}
     for name, role in first.document["roles"].items():
         dtype = _wide(first.arrays[name])
@@ -136,9 +137,9 @@ def _own_names(first: Client, options: AverageOptions) -> set[str]:
     return names
 
 
-def _pairs(first: Client, options: AverageOptions) -> dict[str, str]:
+def _pairs(first: Client, options: AverageOptions, ranges: set[str]) -> dict[str, str]:
     """Returns the running mean of each running variance that is merged."""
-    statistics = first.names("running_statistic")
+    statistics = [name for name in first.names("running_statistic") if name not in ranges]
     if options.statistics != "merge" or options.fedbn or not statistics:
         return {}
     means: dict[str, set[str]] = {}

@@ -15,10 +15,9 @@ from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import nodes_at_start
 from bngrad.passes.check import check
-from bngrad.passes.prepare.raise_opset import raise_opset
 from bngrad.passes.prepare.stable_logs import StableLogsPass
 from bngrad.passes.quantize.deploy import deploy
-from bngrad.passes.quantize.quantization import OPSET
+from bngrad.passes.quantize.form import quantizable
 from bngrad.passes.quantize.round_values import round_values
 from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.bernoulli import BernoulliPass
@@ -74,7 +73,7 @@ def evaluation_graph(
         model, of_model, outputs=outputs, random=True, batch_statistics=batch_statistics
     ).model
     if quantization is not None:
-        result = raise_opset(result, OPSET)
+        result = quantizable(result)
         round_values(result, quantization)
     make_state_inputs(result, values)
     return result

@@ -31,7 +31,7 @@ from bngrad.passes.pipeline import foreign_nodes
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import raise_opset
 from bngrad.passes.quantize.deploy import deploy
-from bngrad.passes.quantize.quantization import OPSET
+from bngrad.passes.quantize.form import quantizable
 from bngrad.passes.quantize.round_values import round_values
 from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
@@ -101,7 +101,7 @@ def finalize(
         batch_statistics=batch_statistics,
     )
     if quantization is not None:
-        result = result._replace(model=raise_opset(result.model, OPSET))
+        result = result._replace(model=quantizable(result.model))
         round_values(result.model, quantization, ranges=weights)
         deploy(result.model, ranges)
     check(result.model, model)

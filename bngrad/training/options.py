@@ -197,9 +197,9 @@ class StepKeywords(UpdateKeywords, TrainingKeywords, total=False):
     optimizer: "str | Optimizer"
     values: "Mapping[str, NDArray[np.generic]] | None"
     batch_statistics: bool
-
     quantize: Quantize | None
     symmetric: bool
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions(UpdateOptions, TrainingOptions):
@@ -214,7 +214,6 @@ class StepOptions(UpdateOptions, TrainingOptions):
         group=BATCH_NORMS,
     )
 
-    def forward(self, **changes: Any) -> DifferentiateOptions:  # noqa: ANN401 - of the types of the fields
     quantize: Quantize | None = option(
         None,
         "[Quantization-aware training](../guides/quantization.md): round weights to int8 and activations to this "
@@ -225,6 +224,7 @@ class StepOptions(UpdateOptions, TrainingOptions):
         False, "Put the zero point of quantized activations in the middle of the integers.", group=PRECISION
     )
 
+    def forward(self, **changes: Any) -> DifferentiateOptions:  # noqa: ANN401 - of the types of the fields
         """Returns the options of `differentiate` among these, with changes."""
         return DifferentiateOptions(**(values_of(TrainingOptions, self) | changes))
 

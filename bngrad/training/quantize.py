@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
-from bngrad.passes.prepare.infer_types import InferTypesPass
-from bngrad.passes.prepare.raise_opset import raise_opset
+from bngrad.passes.optimize.fold_affine import FoldAffinePass
+from bngrad.passes.quantize.form import quantizable
 from bngrad.passes.quantize.plan import plan
-from bngrad.passes.quantize.quantization import OPSET
 from bngrad.training.finalize import finalize
 
 if TYPE_CHECKING:
@@ -42,6 +41,6 @@ def quantization_of(model: ir.Model, options: StepOptions) -> Quantization | Non
     for option, is_given in contradictions.items():
         if is_given:
             raise InputError(f"--quantize (quantize=) cannot be combined with {option}; leave one of them out")
-    deployed = raise_opset(finalize(model, {}, random=True, batch_statistics=True).model, OPSET)
-    InferTypesPass()(deployed)
+    deployed = quantizable(finalize(model, {}, random=True, batch_statistics=True).model)
+    FoldAffinePass()(deployed)  # as in a training graph
     return plan(deployed, options.quantize, symmetric=options.symmetric)

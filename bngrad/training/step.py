@@ -26,6 +26,7 @@ from bngrad.passes.check import check, infer_and_check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.passes.quantize.quantization import require_range
 from bngrad.training.class_labels import find_class_labels
 from bngrad.training.differentiate import differentiate
 from bngrad.training.evaluation import evaluation_graph, make_state_inputs
@@ -124,6 +125,8 @@ def build_step(
         quantization=quantization,
     )
     builder = StepBuilder(training_graph, options.values or {})
+    for name in () if quantization is None else quantization.ranges.values():
+        require_range(name, builder.initial[name])
     builder.add_optimizer(
         optimizer,
         groups=options.groups,

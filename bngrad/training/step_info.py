@@ -348,6 +348,9 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
     if info.model != document["model"]:
         raise ValueError("its fingerprint is not that of its state")
     _require_consistent(info)
+    for name in () if info.quantization is None else info.quantization.ranges.values():
+        if (entry := info.state.get(name)) is None or (entry.dtype, entry.shape) != ("float32", (2,)):
+            raise ValueError(f"the range {name!r} is not 2 float32 numbers of its state")
     return info
 
 

@@ -6,11 +6,13 @@ import warnings
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 import bngrad  # noqa: E402
+import bngrad.torch  # noqa: E402
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -162,3 +164,54 @@ def test_gradients_of_the_fused_modules():
         np.testing.assert_allclose(
             trainer.outputs[f"{name}_grad"], expected[NAMES[name]], rtol=1e-3, atol=2e-6, err_msg=name
         )
+
+
+class Block(torch.nn.Module):
+    """A block of MobileNetV2: a convolution of each channel, one of all, and a shortcut."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.each = torch.nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.all = torch.nn.Conv2d(channels, channels, 1, bias=False)
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(channels) for _ in range(2))
+
+    def forward(self, x):
+        y = torch.nn.functional.relu6(self.norms[0](self.each(x)))
+        return x + self.norms[1](self.all(y))
+
+
+@pytest.mark.parametrize("exporter", ["bngrad.torch", "torch.onnx"])
+def test_exported_modules(exporter, tmp_path):
+    """Each layer runs in int8, in files of both exporters."""
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        *(torch.nn.BatchNorm2d(8), torch.nn.ReLU6(), Block(8), torch.nn.MaxPool2d(2)),
+        *(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 4)),
+    )
+    x, labels = (torch.from_numpy(array) for array in next(batches(1)))
+    options = {"quantize": "uint8"}
+    if exporter == "torch.onnx":
+        shapes = ({0: torch.export.Dim("N")},)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the module is in training mode
+            program = torch.onnx.export(
+                network, (x,), dynamo=True, optimize=False, verbose=False, dynamic_shapes=shapes
+            )
+        model, options["loss_fn"] = program.model_proto, "cross_entropy"
+    else:
+        model = bngrad.torch.export(network, torch.nn.functional.cross_entropy, (x, labels))
+    step = bngrad.training_step(model, **options)
+    trainer, names = bngrad.Trainer(step, learning_rate=0.01), list(step.info.data)
+    data = dict(zip(names, (x.numpy(), labels.numpy()), strict=True))
+    trainer.step(**data)
+    session_options, path = onnxruntime.SessionOptions(), tmp_path / "optimized.onnx"
+    session_options.optimized_model_filepath, session_options.log_severity_level = str(path), 3
+    session = onnxruntime.InferenceSession(
+        trainer.finalize().SerializeToString(), session_options, providers=["CPUExecutionProvider"]
+    )
+    ops = [node.op_type for node in onnx.load(path).graph.node]
+    assert (ops.count("QLinearConv"), ops.count("QGemm")) == (3, 1)
+    name = session.get_outputs()[0].name
+    low, high = trainer.state_dict()[f"{name}/range"]
+    logits, expected = session.run([name], {names[0]: data[names[0]]})[0], trainer.evaluate(**data)[name]
+    assert np.abs(logits - expected).max() < 1.01 * (high - low) / 255

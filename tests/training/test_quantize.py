@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
 import bngrad
 from bngrad.cli import run
 from bngrad.errors import InputError, ModelError, UnsupportedNodeError
+from bngrad.federated import average
+from bngrad.io.tensor_files import read_tensors, write_tensors
+from bngrad.training.step_info import KEY, read_step_info, write_step_info
 from trainer_cases import TEXT, batch, network, samples
 
 ALL_KINDS = """<ir_version: 9, opset_import: ["" : 15]>
@@ -201,7 +206,7 @@ def test_the_steps_of_numpy():
         np.testing.assert_allclose(trainer.state_dict()[f"{name}/range"], limits, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"layout": "flat"}, {"ema": 0.5}, {"accumulate": 2}, {"frozen": ["*"]}])
+@pytest.mark.parametrize("options", [{"layout": "flat", "accumulate": 2, "ema": 0.5}, {"frozen": ["*"]}])
 def test_other_options_of_a_step(options):
     trainer = trained(mlp()[0], vectors, quantize="uint8", optimizer="adam", **options)
     data = vectors(50)
@@ -285,6 +290,44 @@ def test_options_that_are_refused(options, message):
         bngrad.training_step(mlp()[0], **{"quantize": "uint8", **options})
 
 
+@pytest.mark.parametrize("limits", [[0.5, 2], [-2, -1], [-1, np.inf], [np.nan, 1]])
+def test_ranges_that_are_refused(limits):
+    with pytest.raises(
+        InputError, match=r"the range 'x/range' is .*; expected finite numbers, with 0 between them"
+    ):
+        bngrad.training_step(mlp()[0], quantize="uint8", values={"x/range": np.array(limits, np.float32)})
+
+
+def test_files_that_are_refused(tmp_path, monkeypatch, capsys):
+    """Records of a quantization that no step writes."""
+    monkeypatch.chdir(tmp_path)
+    trainer = trained(mlp()[0], vectors, calls=1, quantize="uint8")
+    onnx.save(mlp()[0], "net.onnx")
+    trainer.save("run.safetensors")
+    arrays, metadata = read_tensors("run.safetensors")
+    changes = [
+        (("weights", "h"), [7], "a weight is none of the first two inputs"),
+        (("ranges", "x"), "w1", "has a range that is not 2 float32 numbers"),
+        (("ranges", "x"), "y", "does not record its quantization"),
+        (("activations",), "int4", "does not record its quantization"),
+    ]
+    for (*path, last), value, message in changes:
+        document = json.loads(metadata[KEY])
+        place = document["quantization"]
+        for key in path:
+            place = place[key]
+        place[last] = value
+        write_tensors(tmp_path / "other.safetensors", arrays, {KEY: json.dumps(document)})
+        assert run(["finalize", "net.onnx", "--weights", "other.safetensors", "-o", "int8.onnx"]) == 2
+        assert message in capsys.readouterr().err
+    step = trainer.info
+    broken = replace(step, quantization=replace(step.quantization, ranges={"x": "w1"}))
+    model = ir.Model(ir.Graph([], [], nodes=[]), ir_version=9)
+    write_step_info(model, broken)
+    with pytest.raises(ModelError, match=r"the range 'w1' is not 2 float32 numbers of its state"):
+        read_step_info(model.metadata_props)
+
+
 def test_models_that_are_refused():
     quantized = trained(mlp()[0], vectors, calls=1, quantize="uint8").finalize()
     with pytest.raises(ModelError, match=r"the model is quantized already: it has DequantizeLinear node"):
@@ -301,3 +344,22 @@ def test_models_that_are_refused():
     plain.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, np.float32), "w"))
     with pytest.raises(ModelError, match="the model has no layer to quantize; expected one of Conv, Gemm, MatMul"):
         bngrad.training_step(plain, quantize="uint8")
+
+
+@pytest.mark.parametrize("statistics", ["merge", pytest.param("mean", marks=pytest.mark.long)])
+def test_averages_of_clients(statistics):
+    """A range of the average is that of all clients, also of one that has not trained yet."""
+    step = bngrad.training_step(mlp()[0], quantize="uint8", ema=0.9)
+    states = []
+    for client in range(3):
+        trainer = bngrad.Trainer(step, learning_rate=0.01)
+        for index in range(client):
+            trainer.step(**vectors(10 * client + index))
+        states.append(trainer.state_dict())
+    averaged = average(states, [1, 2, 3], statistics=statistics)
+    for name in step.info.quantization.ranges.values():
+        limits = np.stack([state[name] for state in states[1:]])
+        np.testing.assert_array_equal(averaged[name], [limits[:, 0].min(), limits[:, 1].max()])
+        np.testing.assert_array_equal(
+            averaged[f"{name}/average"][1], max(state[f"{name}/average"][1] for state in states)
+        )

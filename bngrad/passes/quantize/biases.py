@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.graph.constant_value import constant_value
 from bngrad.graph.node_makers import NodesBefore
 from bngrad.graph.node_reader import read_attribute, static_shape
 from bngrad.passes.quantize.layers import batch_norm_after, channel_axis, is_plain, root
@@ -37,7 +38,7 @@ def round_bias(layer: ir.Node, names: Names) -> None:
     old, batch_norm = layer.inputs[2] if len(layer.inputs) > 2 else None, batch_norm_after(layer)
     if layer.op_type == "MatMul" or (old is None and batch_norm is None):
         return
-    if old is not None and static_shape(old) != channels:
+    if old is not None and _shape(old) != channels:
         return
     make = NodesBefore(layer, names, f"{layer.outputs[0].name}/bias")
     unit = make.op("Mul", *(make.cast(scale, _DOUBLE) for scale in scales if scale is not None))
@@ -56,6 +57,14 @@ def round_bias(layer: ir.Node, names: Names) -> None:
     new = make.op("Cast", make.op("Add", bias, make.op("Sub", rounded, total)), to=int(ir.DataType.FLOAT))
     layer.resize_inputs(3)
     layer.replace_input_with(2, new)
+
+
+def _shape(bias: ir.Value) -> tuple[int, ...] | None:
+    """Returns the shape of a bias, also of one that an exporter computes; None if it is not known."""
+    if shape := static_shape(bias):
+        return shape
+    tensor = constant_value(bias)
+    return None if tensor is None else tuple(tensor.numpy().shape)
 
 
 def _scale(value: ir.Value | None) -> ir.Value | None:

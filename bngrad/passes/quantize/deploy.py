@@ -25,7 +25,9 @@ from bngrad.graph.name_messages import listed
 from bngrad.graph.node_makers import NodesAfter, NodesBefore
 from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import owner
+from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.quantize.layers import batch_norm_after, channel_axis, is_layer, is_plain, moves_numbers
+from bngrad.passes.quantize.quantization import SMALLEST_WEIGHT_SCALE, is_unseen, require_range
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
 
 _LARGEST_BIAS = 2.0**30
 """The largest integer of a bias; a larger one gets a larger scale, and so do the weights of its channel."""
-
-_SMALLEST_SCALE = 2.0**-100
-"""The smallest scale of a channel, whose product with the scale of the data float has, too."""
 
 
 class UnseenRangeError(ModelError):
@@ -55,16 +54,18 @@ def deploy(model: ir.Model, ranges: Collection[str]) -> None:
 
     Raises:
         UnseenRangeError: A tensor has no range yet.
+        InputError: A range is not finite, or 0 is not in it.
     """
     graph = model.graph
-    limits = [graph.initializers[name] for name in ranges if name in graph.initializers]
-    unseen = [str(value.name) for value in limits if np.diff(_array(value))[0] < 0]
-    if unseen:
+    limits = {name: graph.initializers[name] for name in ranges if name in graph.initializers}
+    if unseen := [name for name, value in limits.items() if is_unseen(_array(value))]:
         raise UnseenRangeError(f"no step has set the range {listed(unseen)} yet; take a step before finalize")
-    for value in limits:
+    for name, value in limits.items():
+        require_range(name, _array(value))
         for node, _ in list(value.uses()):
             if node.op_type == "Where":
                 node.outputs[0].replace_all_uses_with(value)
+    FoldAffinePass()(model)
     names = Names(model)
     _freeze_parameters(graph, names)
     for node in list(graph):
@@ -76,8 +77,9 @@ def deploy(model: ir.Model, ranges: Collection[str]) -> None:
 
 
 def _array(value: ir.Value) -> Array:
+    """Returns the elements of an initializer."""
     tensor = constant_value(value)
-    assert tensor is not None, "it is computed from weights and ranges"  # noqa: S101
+    assert tensor is not None, "an initializer has a value"  # noqa: S101
     array: Array = tensor.numpy()
     return array
 
@@ -107,7 +109,8 @@ def _integers(value: ir.Value | None) -> _Integers | None:
     node = None if value is None else value.producer()
     if node is None or node.op_type != "DequantizeLinear" or node.inputs[1] is None:
         return None
-    return _Integers(node, _array(node.inputs[1]))
+    scale = constant_value(node.inputs[1])
+    return None if scale is None else _Integers(node, scale.numpy())
 
 
 def _requantize(node: ir.Node, names: Names) -> None:
@@ -171,7 +174,7 @@ def _write(
     integers = _array(weight.node.inputs[0])
     exact = weight.scale.astype(np.float64) * np.abs(factor)
     by_bias = np.abs(bias) / (data.scale.astype(np.float64) * _LARGEST_BIAS)
-    wide = np.maximum(np.maximum(exact, by_bias), _SMALLEST_SCALE)
+    wide = np.maximum(np.maximum(exact, by_bias), SMALLEST_WEIGHT_SCALE)
     shape = [-1 if place == axis else 1 for place in range(integers.ndim)]
     signed = integers * (np.sign(factor) * exact / wide).reshape(shape)
     scale = wide.astype(np.float32)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bngrad.graph.node_reader import constant_of, read_attribute
+from bngrad.graph.constant_value import constant_value
+from bngrad.graph.node_reader import read_attribute
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -73,6 +74,7 @@ def activation_after(value: ir.Value) -> ir.Node | None:
     if node is None or node.domain != "":
         return None
     if node.op_type == "Clip":
-        low = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
-        return node if low is not None and low.size == 1 and float(low.flat[0]) == 0 else None
+        limit = node.inputs[1] if len(node.inputs) > 1 else None
+        low = None if limit is None or limit.is_graph_input() else constant_value(limit)
+        return node if low is not None and low.size == 1 and float(low.numpy().flat[0]) == 0 else None
     return node if node.op_type == "Relu" else None

@@ -2,20 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.errors import InputError
 from bngrad.options import Quantize
 
-OPSET = 18
-"""The oldest opset of a model with rounded values, in which ReduceMax takes its axes as an input."""
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 UNSEEN = (1.0, -1.0)
 """The range of a tensor before the first step: the least value is above the largest."""
 
 SMALLEST_SCALE = 2.0**-23
-"""The scale of values that are all 0, as in PyTorch."""
+"""The smallest scale of an activation, as in PyTorch."""
+
+SMALLEST_WEIGHT_SCALE = 2.0**-100
+"""The smallest scale of a weight, whose product with that of an activation float has, too."""
 
 LARGEST_WEIGHT = 127
 """The largest integer of a weight; the least is its negative, so that weights have no zero point."""
@@ -34,6 +39,10 @@ class Quantization:
     weights: Mapping[str, tuple[int, ...]]
     """The inputs of a Conv, Gemm or MatMul that are weights, by the name of its output."""
 
+    def __post_init__(self) -> None:
+        if not all(set(operands) <= {0, 1} for operands in self.weights.values()):
+            raise ValueError("a weight is none of the first two inputs")
+
     @property
     def limits(self) -> tuple[int, int]:
         """The least and the largest integer of an activation."""
@@ -44,3 +53,18 @@ class Quantization:
     def dtype(self) -> ir.DataType:
         """The type of activations in a model."""
         return ir.DataType[self.activations.upper()]
+
+
+def is_unseen(limits: "NDArray[Any]") -> bool:
+    """Returns whether a range is that of a tensor before the first step."""
+    return bool(limits[0] > limits[1])
+
+
+def require_range(name: str, limits: "NDArray[Any]") -> None:
+    """Checks a range: two numbers in float32.
+
+    Raises:
+        InputError: It is not finite, or 0 is not in it.
+    """
+    if not np.isfinite(limits).all() or not (is_unseen(limits) or limits[0] <= 0 <= limits[1]):
+        raise InputError(f"the range {name!r} is {limits.tolist()}; expected finite numbers, with 0 between them")

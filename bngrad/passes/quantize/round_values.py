@@ -21,7 +21,12 @@ from bngrad.graph.node_reader import static_shape
 from bngrad.passes.prepare.complete_types import infer_outputs, untyped_nodes
 from bngrad.passes.quantize.biases import round_bias
 from bngrad.passes.quantize.layers import channel_axis, is_layer, moves_numbers
-from bngrad.passes.quantize.quantization import LARGEST_WEIGHT, SMALLEST_SCALE, UNSEEN
+from bngrad.passes.quantize.quantization import (
+    LARGEST_WEIGHT,
+    SMALLEST_SCALE,
+    SMALLEST_WEIGHT_SCALE,
+    UNSEEN,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -170,7 +175,7 @@ class _Rounding:
             others = [] if axis is None else [place for place in range(len(shape)) if place != axis]
             axes = make.int64(others) if others else None
             largest = make.op("ReduceMax", make.op("Abs", weight), *([] if axes is None else [axes]), keepdims=0)
-            scale = _scale(make, largest, LARGEST_WEIGHT)
+            scale = _scale(make, largest, LARGEST_WEIGHT, SMALLEST_WEIGHT_SCALE)
             scale = scale if self._stop is None else self._stop(make, scale)
             count = [] if axis is None else [shape[axis]]
             zero_point = make.constant(np.zeros(count), ir.DataType.INT8)
@@ -179,9 +184,9 @@ class _Rounding:
         layer.replace_input_with(index, self._weights[weight, axis])
 
 
-def _scale(make: NodeMaker, width: ir.Value, integers: int) -> ir.Value:
+def _scale(make: NodeMaker, width: ir.Value, integers: int, smallest: float = SMALLEST_SCALE) -> ir.Value:
     quotient = make.op("Div", width, make.constant(integers, _FLOAT))
-    return make.op("Max", quotient, make.constant(SMALLEST_SCALE, _FLOAT))
+    return make.op("Max", quotient, make.constant(smallest, _FLOAT))
 
 
 def _rounded(make: NodeMaker, x: ir.Value, scale: ir.Value, zero_point: ir.Value, **attributes: int) -> ir.Value:
