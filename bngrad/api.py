@@ -344,6 +344,7 @@ def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspe
         BngradWarning: The model is probably not suitable for training; see `differentiate`.
     """
     from bngrad.inspection.inspect import inspect as inspect_ir  # noqa: PLC0415 - rarely needed
+    from bngrad.training.dry_run import trainability  # noqa: PLC0415 - as it
 
     source = as_ir(model)
     path = str(model) if isinstance(model, str | os.PathLike) else "model.onnx"
@@ -377,4 +378,3 @@ def save(
     source = as_ir(model)
     destination = check_output(path, model if isinstance(model, str | os.PathLike) else None, source)
     save_ir(source.clone() if source is model else source, destination, external_data)
-    from bngrad.training.dry_run import trainability  # noqa: PLC0415 - as it

@@ -27,15 +27,15 @@ from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.options import ForwardOptions
 from bngrad.passes.precision.mixed_precision import MINIMUM_OPSET, MixedPrecisionPass
 from bngrad.passes.precision.sixteen_bit_ops import SIXTEEN_BIT_OPS
-from bngrad.passes.workarounds.sigmoid import compute_by_exp, enlarged_sigmoids
 from bngrad.passes.quantize.round_values import round_values
+from bngrad.passes.workarounds.sigmoid import compute_by_exp, enlarged_sigmoids
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from bngrad.options import ForwardKeywords
-
     from bngrad.passes.quantize.quantization import Quantization
+
 
 class Training(NamedTuple):
     """A training graph, and the names that a training loop needs."""
@@ -58,8 +58,8 @@ def training_graph(
     unbiased_running_var: bool = False,
     share: bool = False,
     mixed: ir.DataType | None = None,
-    **changes: Unpack[ForwardKeywords],
     quantization: Quantization | None = None,
+    **changes: Unpack[ForwardKeywords],
 ) -> Training:
     """Returns a copy of a forward model with the gradients of a loss as further outputs, in ORT's dialect.
 
@@ -73,8 +73,8 @@ def training_graph(
             loss that reads them.
         share: Whether to replace the loss by this rank's share of the loss of the whole batch; see `share_loss`.
         mixed: The type of 16 bits of mixed precision; with float16 the gradients are multiplied by ``loss_scale``.
-        changes: Options that replace those in ``options``.
         quantization: What is rounded; the ranges are further running statistics.
+        changes: Options that replace those in ``options``.
 
     Raises:
         ModelError: A name is wrong, the model cannot be differentiated, or mixed precision changes nothing.
@@ -94,12 +94,11 @@ def training_graph(
         name = str(target.name)
         _to_mixed_precision(result, mixed)
         target = find_loss(result, name)
-    if share:
     if quantization is not None:
         new_ranges = round_values(result, quantization, stop=stopped)
+        result.meta[NEW_STATISTICS] = {**result.meta.get(NEW_STATISTICS, {}), **new_ranges}
     if share:
         refuse_ghost_batches(result.graph, "--sync (sync=)")
-        result.meta[NEW_STATISTICS] = {**result.meta.get(NEW_STATISTICS, {}), **new_ranges}
         target = share_loss(result, target, names)
     make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
     scale = _add_loss_scale(result) if mixed == ir.DataType.FLOAT16 else None
