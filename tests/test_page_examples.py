@@ -14,6 +14,7 @@ from test_docs import PAGES, page_id
 PAGES_ELSEWHERE = {
     "docs/guides/pytorch.md": "from_torch/test_pytorch_guide.py",
     "docs/guides/pytorch-refusals.md": "from_torch/test_explain.py",
+    "docs/guides/several-networks.md": "from_torch/test_several_networks.py",
     "docs/guides/tensorflow.md": "against_keras/test_tensorflow_guide.py",
     "docs/guides/jax.md": "examples/test_jax.py",
     "docs/guides/distributed.md": "distributed/test_distributed_guide.py",
@@ -152,6 +153,20 @@ def test_no_entry_of_a_table_is_stale():
 )
 def test_what_a_page_shows(expected, printed, same):
     assert is_printed(expected, printed) is same
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("epoch 1/5: loss 0.959, 56.82%", "epoch 1/5: loss 1, 7.5%", True),
+        ("1,438 samples", "9 samples", True),
+        ("epoch 1/5: loss 0.959", "epoch 1/5: gain 0.959", False),
+        ("loss 0.959", "loss nan", False),
+        ("loss 0.9...", "loss 1.25", True),
+    ],
+)
+def test_numbers_that_vary(expected, printed, same):
+    assert is_printed(expected, printed, numbers_vary=True) is same
 
 
 def test_a_page_with_a_wrong_example_fails(tmp_path, monkeypatch):
