@@ -58,7 +58,7 @@ _PROPERTIES = {
 }
 """Properties that documents have besides the fields."""
 
-_OMITTED = {StateTensor: ("new", "weight", "offset", "updates_behind"), StepInfo: ("flat", "ema")}
+_OMITTED = {StateTensor: ("new", "weight", "offset", "updates_behind"), StepInfo: ("flat", "ema", "quantization")}
 """Fields that are left out where they are None."""
 
 _HIDDEN = {Report: ("nodes",)}
