@@ -169,16 +169,16 @@ def _output_problem(arguments: tuple[str, ...], output: bytes, source: bytes) ->
         return "", "loaded"
     rest = source if command != "rewrite" else _rest(source)
     # Wrong types of values between the nodes may hide from ONNX Runtime what is wrong with the input.
-    if loading_error(rest) is not None or loading_error(_without_types_of_values(rest)) is not None:
+    if loading_error(rest) is not None or loading_error(_with_inferred_types(rest)) is not None:
         return "", "rejected like the input"
     return f"ONNX Runtime: {reason}", "rejected"
 
 
-def _without_types_of_values(source: bytes) -> bytes:
-    """Returns a model without the types that it states of the values between its nodes."""
+def _with_inferred_types(source: bytes) -> bytes:
+    """Returns a model with the types that onnx infers of the values between its nodes, not those it states."""
     proto = onnx.ModelProto.FromString(source)
     del proto.graph.value_info[:]
-    return proto.SerializeToString()
+    return onnx.shape_inference.infer_shapes(proto, data_prop=True).SerializeToString()
 
 
 def _checker_problem(model: bytes) -> str | None:
