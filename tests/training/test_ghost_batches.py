@@ -9,6 +9,8 @@ import pytest
 import bngrad
 from bngrad.cli import run
 from bngrad.errors import InputError, ModelError
+from bngrad.io.files import as_ir
+from bngrad.oracle.preparation import prepare_forward
 from statistics_cases import initializers
 
 MOMENTUM, EPSILON, RATE, SIZE = 0.75, 0.125, 0.2, 4
@@ -148,6 +150,8 @@ def test_where_they_would_be_ignored(tmp_path):
         bngrad.training_step(model, sync=True)
     with pytest.raises(ModelError, match="has ghost batches of 4 samples, which rewrite does not support"):
         bngrad.rewrite(model)
+    with pytest.raises(ModelError, match="which ONNX Runtime's gradient builder does not support"):
+        prepare_forward(as_ir(model), "loss", ["w"])
     model.graph.node[1].metadata_props[0].value = "-4"
     with pytest.raises(ModelError, match=r"'bn' .* has ghost batches of '-4' samples; expected a number of 1 or"):
         bngrad.training_step(model)
