@@ -3,8 +3,8 @@
 All blocks of a page run in order, in one folder: Python in one namespace, and commands of bngrad without a pipe
 in the same process. The lines after a command are what it prints; spaces and line breaks do not count, and
 `...` is any text. Files that the examples name are those of the help texts' examples: they are there before the
-first block, and made anew before a block below a comment `<!-- given: FILES -->`. NAMES is a module whose names
-the page takes as given.
+first block, and made anew before a block below a comment `<!-- given: FILES -->`. Below `<!-- numbers vary -->`
+the values of numbers do not count. NAMES is a module whose names the page takes as given.
 
 As a program this needs only the package and what the page imports, so that each page runs where its packages are.
 """
@@ -34,12 +34,13 @@ ENVIRONMENT = r"(?:[A-Z_]+=\S+ )*"
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, text and first line in the page, and the files of the comment before it."""
+    """A fenced block: its language, text and first line in the page, and what the comment before it says."""
 
     language: str
     text: str
     line: int
     files: tuple[str, ...]
+    numbers_vary: bool
 
 
 class Command(NamedTuple):
@@ -52,10 +53,11 @@ class Command(NamedTuple):
 def blocks(page):
     """The fenced blocks of a page, in order; an indented fence is one, too."""
     text = page.read_text(encoding="utf-8")
-    fence = r"^(?:<!-- given: (.*) -->\n)?( *)```(\w*)[^\n]*\n(.*?)^\2```$"
+    fence = r"^(?:<!-- (?:given: (.*)|(numbers vary)) -->\n)?( *)```(\w*)[^\n]*\n(.*?)^\3```$"
     for match in re.finditer(fence, text, re.MULTILINE | re.DOTALL):
-        body = re.sub(rf"^{match[2]}", "", match[4], flags=re.MULTILINE)
-        yield Block(match[3], body, text.count("\n", 0, match.start(2)) + 2, tuple((match[1] or "").split()))
+        body = re.sub(rf"^{match[3]}", "", match[5], flags=re.MULTILINE)
+        line, files = text.count("\n", 0, match.start(3)) + 2, tuple((match[1] or "").split())
+        yield Block(match[4], body, line, files, match[2] is not None)
 
 
 def commands(text):
@@ -65,9 +67,11 @@ def commands(text):
         yield Command(re.sub(r"\s+#( .*)?$", "", line), printed)
 
 
-def is_printed(expected, printed):
-    """Tests whether a page shows what was printed."""
+def is_printed(expected, printed, *, numbers_vary=False):
+    """Tests whether a page shows what was printed, by choice but for the values of numbers."""
     words = [re.escape(word).replace(re.escape("..."), ".*") for word in expected.split()]
+    if numbers_vary:
+        words = [re.sub(r"\d(?:[\d,]|\\\.)*", r"\\d[\\d,.]*", word) for word in words]
     pattern = r"\s+".join(words).replace(r".*\s+", r".*\s*").replace(r"\s+.*", r"\s*.*")
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
 
@@ -84,6 +88,7 @@ def how(line):
 HOW = {
     r"(\S*/)?bngrad (?!oracle|library-path|completion)": "bngrad",
     r"python docs/examples/prepare\.py .*-o build": "shell",
+    r"python models/digits_data\.py ": "shell",
     r"cp ": "shell",
     r"cd ops && cmake --preset ": "preset",  # is there such a preset?
     r"make ": "make",  # does such a target exist? Most of them take minutes
@@ -92,17 +97,16 @@ HOW = {
 }
 
 
-def try_command(command, folder):
+def try_command(command, folder, *, numbers_vary=False):
     """Runs a command, or its replacement according to `how`."""
     environment = re.match(ENVIRONMENT, command.line)[0].strip()
     line = command.line.removeprefix(environment).strip()
     kind = how(command.line)
     words = shlex.split(line)
-    if kind == "bngrad":
-        printed = run_bngrad(line + (" --repeats 1" if words[1] == "bench" else ""), folder)
-        assert not command.printed.strip() or is_printed(command.printed, printed), f"{line} printed\n{printed}"
-    elif kind == "shell":
-        run(["bash", "-c", re.sub("^python", sys.executable, line)], folder)
+    if kind in ("bngrad", "shell"):
+        printed = run_program(kind, line, folder)
+        shown = command.printed.strip()
+        assert not shown or is_printed(shown, printed, numbers_vary=numbers_vary), f"{line} printed\n{printed}"
     elif kind == "make":
         for recipe in run(["make", "--dry-run", *words[1:]], ROOT).splitlines():
             if re.search(r"bin/python tests/\S+\.py", recipe):
@@ -116,6 +120,13 @@ def try_command(command, folder):
             assert name in [preset["name"] for preset in presets[group]], line
     elif kind == "source":
         require_options(words[1:])
+
+
+def run_program(kind, line, folder):
+    """Runs a command that has to succeed; returns what it printed."""
+    if kind == "bngrad":
+        return run_bngrad(line + (" --repeats 1" if line.split()[1] == "bench" else ""), folder)
+    return run(["bash", "-c", re.sub("^python", sys.executable, line)], folder)
 
 
 def run_bngrad(line, folder):
@@ -187,7 +198,7 @@ def run_page(page, folder, names=None, *, skipped=(), count=None):
             exec(compile(block.text, f"{page}:{block.line}", "exec"), namespace)  # noqa: S102 - the page's own
         else:
             for command in commands(block.text):
-                try_command(command, folder)
+                try_command(command, folder, numbers_vary=block.numbers_vary)
     return namespace
 
 
