@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
+from bngrad.graph.fresh_names import Names
 from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.quantize.form import quantizable
 from bngrad.passes.quantize.plan import plan
@@ -41,6 +42,8 @@ def quantization_of(model: ir.Model, options: StepOptions) -> Quantization | Non
     for option, is_given in contradictions.items():
         if is_given:
             raise InputError(f"--quantize (quantize=) cannot be combined with {option}; leave one of them out")
-    deployed = quantizable(finalize(model, {}, random=True, batch_statistics=True).model)
+    inputs = {value.name for value in model.graph.inputs}
+    weights = {name: array for name, array in (options.values or {}).items() if name in inputs}
+    deployed = quantizable(finalize(model, weights, random=True, batch_statistics=True).model)
     FoldAffinePass()(deployed)  # as in a training graph
-    return plan(deployed, options.quantize, symmetric=options.symmetric)
+    return plan(deployed, options.quantize, Names(model, deployed), symmetric=options.symmetric)

@@ -290,6 +290,22 @@ def test_options_that_are_refused(options, message):
         bngrad.training_step(mlp()[0], **{"quantize": "uint8", **options})
 
 
+def test_weights_that_are_inputs():
+    """Weights without a value in the model get a scale for each channel, as others."""
+    model, values = mlp()
+    names = ["w1", "w2"]
+    expected = trained(model, vectors, calls=2, quantize="uint8")
+    for name in names:
+        tensor = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+        model.graph.initializer.remove(tensor)
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+    initial = {name: values[name].astype(np.float32) for name in names}
+    trainer = trained(model, vectors, calls=2, quantize="uint8", values=initial)
+    assert trainer.info.quantization == expected.info.quantization
+    for name, array in expected.state_dict().items():
+        np.testing.assert_array_equal(trainer.state_dict()[name], array)
+
+
 @pytest.mark.parametrize("limits", [[0.5, 2], [-2, -1], [-1, np.inf], [np.nan, 1]])
 def test_ranges_that_are_refused(limits):
     with pytest.raises(

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_reader import static_shape
 from bngrad.graph.nodes import describe
 from bngrad.passes.quantize.layers import (
@@ -31,24 +30,26 @@ from bngrad.passes.quantize.quantization import Quantization
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bngrad.graph.fresh_names import Names
     from bngrad.options import Quantize
 
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
 
-def plan(model: ir.Model, activations: Quantize, *, symmetric: bool) -> Quantization:
+def plan(model: ir.Model, activations: Quantize, names: Names, *, symmetric: bool) -> Quantization:
     """Returns what is to be quantized in a model.
 
     Args:
         model: The model as it is deployed, in inference mode and with types.
         activations: The type of activations.
+        names: The source of names for the ranges.
         symmetric: Whether the zero point of activations is the middle of the integers.
 
     Raises:
         ModelError: It has no layer that can be quantized, or is quantized already.
         UnsupportedNodeError: A layer has another type than float, or a weight of unknown shape.
     """
-    graph, names = model.graph, Names(model)
+    graph = model.graph
     fixed = _fixed_values(graph)
     weights: dict[str, tuple[int, ...]] = {}
     tensors: dict[str, None] = {}

@@ -66,7 +66,7 @@ def round_values(
         The outputs with the new ranges, by the names of the initializers.
 
     Raises:
-        ModelError: The model lacks a value.
+        ModelError: The model lacks a value, or has one of the name of a range.
     """
     graph = model.graph
     values = {str(value.name): value for value in (*graph.inputs, *(v for node in graph for v in node.outputs))}
@@ -78,6 +78,8 @@ def round_values(
             f"quantization needs {listed(missing)}, which training and inference do not compute in the same way; "
             "leave out --quantize (quantize=)"
         )
+    if taken := [name for name in quantization.ranges.values() if name in values or name in graph.initializers]:
+        raise ModelError(f"the model has {listed(taken)}, which is to be the range of a tensor; rename it")
     rounding = _Rounding(graph, Names(model), quantization, stop)
     for tensor, name in quantization.ranges.items():
         if tensor in values:
