@@ -92,7 +92,7 @@ HERE = [
 WHOLE = ("README.md",)
 """Pages of which `make test` runs all examples; of the others the first two."""
 
-LONG = ("docs/guides/cpp-csharp.md",)
+LONG = ("docs/guides/cpp-csharp.md", "docs/index.md")
 """Pages of which `make test` runs none: the README and the guide of JavaScript begin with the same commands."""
 
 
@@ -117,6 +117,12 @@ def test_every_command_is_run_somewhere(page):
     for block in examples(page):
         for command in commands(block.text):
             assert how(command.line) != "elsewhere" or command.line.startswith(tuple(COMMANDS_ELSEWHERE)), command
+
+
+def test_the_site_begins_with_the_commands_of_the_readme():
+    readme, index = (examples(ROOT / name)[0] for name in ("README.md", "docs/index.md"))
+    assert readme.language == "console"
+    assert readme.text == index.text
 
 
 @pytest.mark.parametrize("name", QUOTED)

@@ -70,7 +70,7 @@ def test_expressions_are_never_part_of_a_script():
 
 @pytest.fixture
 def tree(tmp_path):
-    """What the scripts read of a checkout of a release, and its Python."""
+    """The files of a checkout of a release that the scripts read, and its Python."""
     folder = tmp_path / "checkout"
     for name in ("tests/release", "tests/project_metadata.py", "docs/examples/step", "pyproject.toml", "Makefile"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

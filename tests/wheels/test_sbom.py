@@ -1,4 +1,4 @@
-"""What the bill of materials and the notices of a wheel name."""
+"""The components that the bill of materials and the notices of a wheel name."""
 
 from __future__ import annotations
 
