@@ -24,10 +24,11 @@ count();
 trainer.load(file);
 count();
 const { loss } = await trainer.evaluate(digits.test);
-let refused;
+const refused = [];
 try {
   trainer.learningRate = "0.1";
 } catch ({ message }) {
-  refused = message;
+  refused.push(message);
 }
+await Trainer.load(ort, read).catch(({ message }) => refused.push(message));
 console.log(JSON.stringify({ counts, loss: loss[0], refused }));

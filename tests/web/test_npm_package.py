@@ -78,7 +78,8 @@ def test_calls_and_updates_of_accumulated_gradients(node, tmp_path, folder):
     digits = Training(tmp_path).digits
     outputs = trainer.evaluate(images=digits["test/images"], labels=digits["test/labels"])
     assert calls["loss"] == pytest.approx(float(outputs["loss"]), rel=1e-5)
-    assert "expected a number or a function" in calls["refused"]
+    hint = "expected a number or a function of the number of updates"
+    assert calls["refused"] == [f"the learning rate is {rate}; {hint}" for rate in ("0.1", "undefined")]
 
 
 RATES = {

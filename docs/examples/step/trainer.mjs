@@ -12,7 +12,7 @@ export class Trainer {
    *
    * @param learningRate a number, or a function of the number of updates, such as cosineSchedule(0.1, 500).
    */
-  static async load(ort, read, { learningRate, name = "step", ...options }) {
+  static async load(ort, read, { learningRate, name = "step", ...options } = {}) {
     return new Trainer(await TrainingStep.load(ort, read, name, options), learningRate);
   }
 
