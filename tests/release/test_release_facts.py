@@ -68,6 +68,11 @@ def test_the_address_is_the_same_everywhere():
     assert {"CITATION.cff", "mkdocs.yml", "recipe/recipe.yaml", ".github/ISSUE_TEMPLATE/config.yml"} <= files
 
 
+def test_the_example_of_pre_commit_has_the_hook_of_this_version():
+    (repository,) = yaml.safe_load(read("docs/examples/ci/pre-commit-config.yaml"))["repos"]
+    assert repository["rev"] == f"v{project()['version']}"
+
+
 @pytest.mark.parametrize("version", ["0.1.0", "1.2.3", "10.0.1", "1.2.3rc1"])
 def test_a_version(version):
     assert not version_problem(version)
