@@ -157,8 +157,8 @@ def _pairs(first: Client, options: AverageOptions, ranges: set[str]) -> dict[str
         name for name in statistics if name not in known and first.arrays[name].dtype.kind not in "iub"
     ]:
         raise InputError(
-            f"running statistic {unknown[0]!r} is that of no batch norm in the record of {first.name}, and may be a "
-            "variance, so it cannot be merged; give statistics mean or local"
+            f"running statistic {unknown[0]!r} is that of no batch norm in the record of {first.name}, and may be "
+            "a variance, so it cannot be merged; give statistics mean or local"
         )
     return pairs | {averages[var]: averages[mean] for var, mean in pairs.items() if {var, mean} <= averages.keys()}
 

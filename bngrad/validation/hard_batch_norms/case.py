@@ -85,10 +85,10 @@ class Case:
         else:
             new = []
             mean = Expected(running[0], carried[0])
-            exact = 1 / np.sqrt(running[1] + self.epsilon)
-            inv_std = Expected(exact, 3 * unit * exact)
+            root = 1 / np.sqrt(running[1] + self.epsilon)
+            inv_std = Expected(root, 3 * unit * root)
             kept = (-1, *[1] * (X.ndim - 2))
-            scaled = (X - running[0].reshape(kept)) * (scale * exact).reshape(kept)
+            scaled = (X - running[0].reshape(kept)) * (scale * root).reshape(kept)
             Y = Expected(scaled + bias.reshape(kept), 8 * unit * (np.abs(scaled) + np.abs(bias).reshape(kept)))
 
         def gradients(mean: Float64, inv_std: Float64) -> list[Expected]:
@@ -121,5 +121,5 @@ def _joined(name: str, calls: Sequence[Expected]) -> Expected:
     if name in ("Y", "dX"):
         return Expected(*map(np.concatenate, zip(*calls, strict=True)))
     if name in ("dscale", "dbias"):
-        return Expected(sum(call.value for call in calls), sum(call.bound for call in calls))
+        return Expected(*(np.sum(parts, axis=0) for parts in zip(*calls, strict=True)))
     return calls[-1]
