@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -81,10 +82,11 @@ def _unbiased(model, **options):
     return next(attribute.i for attribute in node.attribute if attribute.name == "unbiased_running_var")
 
 
-def test_inspect_takes_every_kind_of_model(model, tmp_path):
+def test_inspect_takes_every_kind_of_model(model, tmp_path, monkeypatch):
     model.graph.node[0].attribute.append(onnx.helper.make_attribute("training_mode", 1))
     model.graph.node[0].output.extend(["p", "q"])
-    path = tmp_path / "model.onnx"
+    monkeypatch.chdir(tmp_path)
+    path = Path("model.onnx")  # the name of a model without a file, in the command to go on with
     onnx.save(model, path)
     inspections = [bngrad.inspect(kind) for kind in (path, str(path), model, ir.from_proto(model))]
     assert all(inspection == inspections[0] for inspection in inspections)
