@@ -18,6 +18,7 @@ from bngrad.cli.average import average_command
 from bngrad.cli.batchnorm import batchnorm_command
 from bngrad.cli.bench import bench_command
 from bngrad.cli.causes import is_caused_by, notes_of
+from bngrad.cli.compare import compare_command
 from bngrad.cli.completion import completion_command
 from bngrad.cli.console import print_line
 from bngrad.cli.differentiate import differentiate_command
@@ -90,6 +91,7 @@ for command in (
     rewrite_command,
     validate_command,
     bench_command,
+    compare_command,
     oracle_group,
     library_path_command,
     completion_command,

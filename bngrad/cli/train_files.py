@@ -12,7 +12,7 @@ from bngrad.reports.html.training import RunFacts, RunPage
 from bngrad.reports.tensorboard import EventFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from bngrad.cli.train_setup import Run
@@ -66,11 +66,23 @@ class RunFiles:
                 self._events.close()
 
 
+def options_text(options: Mapping[str, Any], left_out: Collection[str]) -> dict[str, str]:
+    """Returns the options of a run that have an effect, as text by name.
+
+    Args:
+        options: The options of the command.
+        left_out: Those to leave out.
+    """
+    shown = {name: value for name, value in options.items() if value not in (None, False, ())}
+    return {
+        option_name(name).removeprefix("--"): _text(value) for name, value in shown.items() if name not in left_out
+    }
+
+
 def _facts(step: Path, run: Run, options: Mapping[str, Any]) -> RunFacts:
-    shown = {name: value for name, value in options.items() if value not in (None, False, ()) and name != "html"}
     return RunFacts(
         title=str(step),
-        options={option_name(name).removeprefix("--"): _text(value) for name, value in shown.items()},
+        options=options_text(options, ("html",)),
         summary=run.header,
         epochs=run.epochs,
         identity=identity(as_ir(step), step),

@@ -12,7 +12,7 @@ from bngrad.cli.console import print_json, print_text, print_warnings, printing
 from bngrad.cli.interrupts import interrupts
 from bngrad.cli.progress import Display, progress
 from bngrad.cli.train_display import StatusLine
-from bngrad.cli.train_files import RunFiles
+from bngrad.cli.train_files import RunFiles, options_text
 from bngrad.cli.train_report import document, epoch_line, epoch_warnings, lines
 from bngrad.passes.quantize.deploy import UnseenRangeError
 from bngrad.reports.visible import visible
@@ -62,7 +62,9 @@ def run(context: click.Context, step: Path, ranks: Ranks, options: dict[str, Any
     if ranks.is_first:
         print_warnings(train_setup.warnings(trainer, run, options))
     with ranks.together("log"):
-        log = RunLog(options["log"] if ranks.is_first else None, run.position.step, run.position.epoch)
+        own = options_text(options, (*train_setup.OUTPUTS, "tensorboard"))
+        made_with = {"step": str(step), **trainer.history.options, **own}
+        log = RunLog(options["log"] if ranks.is_first else None, run.position.step, run.position.epoch, made_with)
         files = RunFiles(step, run if ranks.is_first else None, options)
     display = progress("training", bar=False) if ranks.is_first else contextlib.nullcontext(Display(None))
     with interrupts(terminated=ranks.size > 1) as stop, display as show, log.open(), files.closed():

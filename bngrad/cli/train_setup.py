@@ -39,7 +39,7 @@ _SCHEDULES = {
 _RECORDED = (*_DATA, "epochs", "patience", "learning_rate", "schedule", *_SCHEDULES)
 """Options that a checkpoint records; they apply to the resumed run unless they are given."""
 
-_OUTPUTS = ("output", "state_out", "checkpoint", "log", "plot", "html")
+OUTPUTS = ("output", "state_out", "checkpoint", "log", "plot", "html")
 
 _BATCH_SIZE = 32
 
@@ -68,7 +68,7 @@ def check_files(step: Path, options: dict[str, Any]) -> None:
     """
     inputs = [step, evaluation_path(step), state_path(step)]
     inputs += [file for key in ("data", "validation") for source in options[key] for file in data_files(source)]
-    outputs = {key: Path(options[key]) for key in _OUTPUTS if options[key] is not None}
+    outputs = {key: Path(options[key]) for key in OUTPUTS if options[key] is not None}
     if "checkpoint" in outputs:
         outputs["the best checkpoint"] = best_path(outputs["checkpoint"])
     if options["resume"] is not None and "checkpoint" not in outputs:

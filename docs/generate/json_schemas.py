@@ -23,6 +23,7 @@ from bngrad.inspection.graph_nodes import GraphNode
 from bngrad.inspection.identity import Identity
 from bngrad.inspection.inspect import Inspection
 from bngrad.passes.imports.decomposed.candidates import Candidate
+from bngrad.reports.compare.comparison import Comparison
 from bngrad.runtime.environment import Environment
 from bngrad.training.options import Layout
 from bngrad.training.step_info import VERSION, DataInput, FlatState, StateTensor, StepInfo
@@ -40,11 +41,12 @@ DOCUMENTS = {
     "statistics": documents.StatisticsDocument,
     "average": documents.AverageDocument,
     "restore": documents.RestoreDocument,
-    "differentiate": documents.DifferentiateDocument,
     "batchnorm": documents.BatchNormDocument,
+    "differentiate": documents.DifferentiateDocument,
     "rewrite": documents.RewriteDocument,
     "validate": Report,
     "bench": documents.BenchDocument,
+    "compare": Comparison,
     "oracle status": documents.OracleDocument,
     "oracle install": documents.OracleDocument,
     "oracle remove": documents.OracleRemoveDocument,

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 import bngrad
+from cli.compared_files import case, write_bench, write_log
 from training.trainer_cases import TEXT, network, samples
 
 JOINT = Path(__file__).parents[1] / "passes" / "decomposed" / "files" / "joint_conv_bn_relu.onnxtxt"
@@ -30,6 +31,11 @@ def write_example_files(folder):
         bngrad.Trainer(folder / "step.onnx", learning_rate=0).save(folder / f"{name}.safetensors", samples=44)
     np.savez(folder / "train.npz", **samples(44))
     np.savez(folder / "test.npz", **samples(20, seed=1))
+    for name, rate in (("sgd", 0.9), ("adamw", 0.8)):
+        write_log(folder / f"{name}.jsonl", rate, options={"optimizer": name})
+    for name, milliseconds in (("before", 3), ("after", 1)):
+        spread = (milliseconds - 0.1, milliseconds, milliseconds + 0.1)
+        write_bench(folder / f"{name}.json", case([32, 64, 56, 56], *spread))
 
 
 def named(model):

@@ -68,6 +68,8 @@ RUNS = {
     ),
     "bench-shape": (0, ["bench", "--shape", "2x3x4", "--repeats", "1"]),
     "bench-model": (0, ["bench", "model.onnx", "--dim", "N=2", "--repeats", "1", "--op", "training"]),
+    "compare-runs": (0, ["compare", "sgd.jsonl", "adamw.jsonl"]),
+    "compare-reports": (0, ["compare", "before.json", "after.json"]),
     "oracle status": (1, ["oracle", "status"]),
     "oracle remove": (0, ["oracle", "remove"]),
 }

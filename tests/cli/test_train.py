@@ -50,7 +50,8 @@ def written():
 
 
 def records(path="log.jsonl"):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return [line for line in lines if "options" not in line]
 
 
 def without_seconds(path="log.jsonl"):

@@ -72,6 +72,10 @@ COMMANDS = {
     ],
     "run.best.safetensors": [(*RESUME, "-o", "out.onnx")],
     "run.jsonl": [(*RESUME, "--log", "run.jsonl", "--plot", "out.svg"), (*RUN[:-4], "--log", "run.jsonl")],
+    "other.jsonl": [
+        ("compare", "run.jsonl", "other.jsonl", "--html", "out.html"),
+        ("compare", "other.jsonl", "run.jsonl", "--json"),
+    ],
     "step.onnx": [
         ("inspect", "step.onnx", *REPORTS),
         (*ONE_EPOCH, "-o", "out.onnx", "--json"),

@@ -6,6 +6,7 @@ python tests/fuzz/file_seeds.py FOLDER       makes them in FOLDER, in a process 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ def make(folder: Path) -> None:
         RUN,
     ):
         assert run(list(arguments)) == 0, arguments
+    shutil.copy("run.jsonl", "other.jsonl")
 
 
 @cache

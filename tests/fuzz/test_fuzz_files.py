@@ -93,7 +93,7 @@ FINDINGS = {
     ),
     "a loss that is a text in a log": (
         *("run.jsonl", lambda content: content.replace(b'"loss": ', b'"loss": "x", "y": ', 1), RESUMED),
-        "run.jsonl, line 1: not a record of a training run",
+        "run.jsonl, line 2: not a record of a training run",
     ),
     "an archive that is none": (
         *("weights.npz", lambda content: content[:-30], file_campaign.COMMANDS["weights.npz"][0]),

@@ -11,7 +11,7 @@ import pytest
 
 from bngrad.errors import InputError
 from bngrad.training import curve
-from bngrad.training.run_log import RunLog
+from bngrad.training.run_log import RunLog, read_log
 
 
 def lines(path):
@@ -65,6 +65,21 @@ def test_a_resumed_run_keeps_what_it_does_not_repeat(case, tmp_path):
     assert lines(path) == before[:kept]
 
 
+def test_the_options_are_the_first_line(tmp_path):
+    path = tmp_path / "run.jsonl"
+    log = write(path, options={"learning-rate": "0.1"})
+    assert lines(path) == [{"options": {"learning-rate": "0.1"}}, *log.records]
+    assert read_log(path) == ({"learning-rate": "0.1"}, log.records)
+    resumed = RunLog(path, 2, 1, {"learning-rate": "0.2"})
+    assert resumed.records == log.records[:3]
+    assert lines(path) == [{"options": {"learning-rate": "0.2"}}, *log.records[:3]]
+
+
+def test_a_log_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match=r"none\.jsonl cannot be read: No such file"):
+        read_log(tmp_path / "none.jsonl")
+
+
 def test_a_resumed_run_without_its_log_begins_one(tmp_path):
     assert RunLog(tmp_path / "new.jsonl", 5, 1).records == []
 
@@ -82,7 +97,13 @@ def test_no_file():
     assert len(log.records) == 6
 
 
-@pytest.mark.parametrize("text", ["text\nmore\n", "[1]\n{}\n", '{"x": 1}\n{"step": 1}\n', '{"step": "a"}\n\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("text\nmore\n", "[1]\n{}\n", '{"x": 1}\n{"step": 1}\n', '{"step": "a"}\n\n', '{"step": null}\n\n'),
+        *('{"step": 1, "epoch": null}\n\n', '{"options": 1}\n\n', "1\n\n"),
+    ],
+)
 def test_a_file_that_is_no_log(text, tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text(text)

@@ -22,11 +22,14 @@ from bngrad.inspection.graph_nodes import graph_nodes
 from bngrad.inspection.identity import identity
 from bngrad.inspection.inspect import inspect
 from bngrad.io.files import load
-from bngrad.reports.html import bench, inspection, training, validation
+from bngrad.reports.compare.comparison import Change, Comparison
+from bngrad.reports.compare.runs import compare_runs
+from bngrad.reports.html import bench, comparison, inspection, training, validation
 from bngrad.reports.visible import visible
 from bngrad.runtime import environment, native_library
 from bngrad.training.differentiate import differentiate
 from bngrad.training.dry_run import trainability
+from bngrad.training.run_log import Logged
 from bngrad.validation.options import ValidateOptions
 from bngrad.validation.report import Check, Report, Row
 from bngrad.validation.validate import validate
@@ -41,6 +44,7 @@ SCREENSHOTS = {
     "report-inspect.png": "inspect-1200-light.png",
     "report-bench.png": "bench-1200-light.png",
     "report-train.png": "train-1200-light.png",
+    "report-compare.png": "compare-1200-light.png",
 }
 HOSTILE = [
     "<script>window.hostile = 1</script>",
@@ -67,6 +71,7 @@ def folder(tmp_path_factory):
         _inspected(path / "inspect.html")
         _timed(path / "bench.html")
         _trained(path / "train.html")
+        _compared(path / "compare.html")
         incomplete = Check("central differences", "relative", 1e-5, skipped="an op is unknown", required=True)
         validation.write_html(replace(_hostile(), checks=[incomplete]), path / "incomplete.html")
     return path
@@ -97,6 +102,32 @@ def _trained(path):
     model = identity(load("digits_resnet20.onnx"), "digits_resnet20.onnx")
     facts = training.RunFacts("step.onnx", options, summary, 10, model)
     training.RunPage(path, facts).write(records, "finished")
+
+
+def _compared(path):
+    """Three runs of made-up losses, each with other options and its own speed."""
+    generator, logs = np.random.default_rng(1), {}
+    for name, rate, speed in (("sgd.jsonl", 60, 30), ("adamw.jsonl", 35, 20), ("lion.jsonl", 45, 26)):
+        records = []
+        for step in range(1, 271):
+            loss = (0.02 + 2.4 * math.exp(-step / rate)) * float(generator.lognormal(sigma=0.3))
+            records.append({"step": step, "epoch": 1 + (step - 1) // 45, "loss": loss, "seconds": step / speed})
+            if step % 45 == 0:
+                epoch = {
+                    "step": step,
+                    "epoch": step // 45,
+                    "seconds": step / speed,
+                    "accuracy": 1 - math.exp(-step / rate),
+                }
+                records.append(epoch | {"validation_loss": 0.05 + 2.4 * math.exp(-step / rate)})
+        logs[name] = Logged(
+            {"optimizer": name.partition(".")[0], "learning-rate": f"{1 / rate:.2g}", "epochs": "6"}, records
+        )
+    comparison.write_html(compare_runs([*logs], [*logs.values()]), [*logs.values()], path)
+    changes = [Change(name, name, 0.5, 3.0, "now fails") for name in HOSTILE]
+    settings = {name: [name, None] for name in HOSTILE}
+    reports = Comparison("validate", HOSTILE[:2], settings, changes=changes)
+    comparison.write_html(reports, (), path.with_name("changes.html"))
 
 
 def _hostile():
@@ -155,14 +186,14 @@ def test_nothing_is_fetched_and_no_error_is_shown(seen):
 
 
 def test_the_page_never_scrolls_sideways(seen):
-    assert len(seen["pages"]) == 24
+    assert len(seen["pages"]) == 32
     for page in seen["pages"]:
         scrolled, width = page["sizes"]
         assert scrolled <= width == page["width"], page
 
 
 def test_accessibility(seen):
-    assert len(seen["accessibility"]) == 12
+    assert len(seen["accessibility"]) == 16
     for page in seen["accessibility"]:
         assert page["checked"] > 15
         assert page["violations"] == [], page["name"]

@@ -1,4 +1,4 @@
-"""The geometry of curves over steps: raw values as the range in each column of a picture, and a smoothed line."""
+"""The geometry of curves over steps or time: raw values as the range in each column, and a smoothed line."""
 
 from __future__ import annotations
 
@@ -65,6 +65,16 @@ class Curves:
     steps: list[Tick]
     """Those of the horizontal axis, in percent."""
     height: int
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of curves with its heading."""
+
+    id: str
+    title: str
+    lead: str
+    curves: Curves
 
 
 def curves(

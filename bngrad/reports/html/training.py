@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from bngrad.inspection.identity import identity
 from bngrad.io.files import as_ir
-from bngrad.reports.html.curves import Curves, Series, curves, smoothed
+from bngrad.reports.html.curves import Picture, Series, curves, smoothed
 from bngrad.reports.html.page import number_text, render_page, write_page
 from bngrad.reports.html.table import Column, Table
+from bngrad.reports.run_records import durations, points_of, speed_of
 from bngrad.runtime.environment import environment
 
 if TYPE_CHECKING:
@@ -57,14 +56,6 @@ class RunFacts:
     identity: Identity | None = None
     """The training step: hashes and counts."""
     device: str = "cpu"
-
-
-@dataclass(frozen=True)
-class _Picture:
-    id: str
-    title: str
-    lead: str
-    curves: Curves
 
 
 class RunPage:
@@ -126,7 +117,7 @@ def _content(facts: RunFacts, machine: Environment, records: Records, status: st
     """Returns the values of the template's variables."""
     steps = [record for record in records if "loss" in record]
     epochs = [record for record in records if "loss" not in record]
-    losses = _points(steps, "loss")
+    losses = points_of(steps, "loss")
     validated = [record for record in epochs if record.get("validation_loss") is not None]
     return {
         "facts": facts,
@@ -141,52 +132,28 @@ def _content(facts: RunFacts, machine: Environment, records: Records, status: st
         "loss": smoothed(losses)[-1][1] if losses else None,
         "best": min(validated, key=lambda record: record["validation_loss"], default=None),
         "seconds": max((record.get("seconds") or 0.0 for record in records), default=0.0),
-        "speed": _speed(steps),
+        "speed": speed_of(steps),
         "pictures": _pictures(steps, epochs),
         "not_finite": sum(record["loss"] is None for record in steps),
         "table": _table(steps, epochs),
     }
 
 
-def _points(records: Records, key: str) -> list[tuple[float, float]]:
-    values = ((record["step"], record.get(key)) for record in records)
-    return [(step, value) for step, value in values if value is not None and math.isfinite(value)]
-
-
-def _durations(steps: Records) -> list[tuple[float, float]]:
-    """Returns the milliseconds of each step but the first of an epoch, before which there may be a validation."""
-    return [
-        (after["step"], 1000 * (after["seconds"] - before["seconds"]))
-        for before, after in pairwise(steps)
-        if after["step"] == before["step"] + 1
-        and after.get("epoch") == before.get("epoch")
-        and None not in (before.get("seconds"), after.get("seconds"))
-        and after["seconds"] >= before["seconds"]
-    ]
-
-
-def _speed(steps: Records) -> float | None:
-    """Returns the steps in a second."""
-    durations = [duration for _, duration in _durations(steps)]
-    total = sum(durations)
-    return 1000 * len(durations) / total if total else None
-
-
-def _pictures(steps: Records, epochs: Records) -> list[_Picture]:
+def _pictures(steps: Records, epochs: Records) -> list[Picture]:
     span = (float(steps[0]["step"]), float(steps[-1]["step"])) if steps else None
     loss = curves(
         [
-            Series("training", _points(steps, "loss"), 0, smooth=True),
-            Series("validation", _points(epochs, "validation_loss"), 3, dots=True),
+            Series("training", points_of(steps, "loss"), 0, smooth=True),
+            Series("validation", points_of(epochs, "validation_loss"), 3, dots=True),
         ],
         280,
         steps=span,
         log=True,
     )
-    accuracy = curves([Series("accuracy", _points(epochs, "accuracy"), 1, dots=True)], 160, steps=span)
-    rate = curves([Series("learning rate", _points(steps, "learning_rate"), 2)], 120, steps=span)
-    norm = Series("gradient norm", _points(steps, "gradient_norm"), 1, smooth=True)
-    times = Series("milliseconds", _durations(steps), 4, smooth=True)
+    accuracy = curves([Series("accuracy", points_of(epochs, "accuracy"), 1, dots=True)], 160, steps=span)
+    rate = curves([Series("learning rate", points_of(steps, "learning_rate"), 2)], 120, steps=span)
+    norm = Series("gradient norm", points_of(steps, "gradient_norm"), 1, smooth=True)
+    times = Series("milliseconds", durations(steps), 4, smooth=True)
     candidates = (
         ("loss", "Loss", "Each step, pale; their exponential mean; and the validations.", loss),
         ("accuracy", "Accuracy", "Of the validations.", accuracy),
@@ -194,7 +161,7 @@ def _pictures(steps: Records, epochs: Records) -> list[_Picture]:
         ("norm", "Norm of the gradients", "Before they are clipped.", curves([norm], 160, steps=span, log=True)),
         ("time", "Milliseconds a step", "Without the first step of an epoch.", curves([times], 120, steps=span)),
     )
-    return [_Picture(name, title, lead, drawn) for name, title, lead, drawn in candidates if drawn is not None]
+    return [Picture(name, title, lead, drawn) for name, title, lead, drawn in candidates if drawn is not None]
 
 
 def _table(steps: Records, epochs: Records) -> Table:

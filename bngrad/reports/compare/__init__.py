@@ -1,0 +1,1 @@
+"""Comparisons of training runs, and of reports of `validate` and `bench`."""
