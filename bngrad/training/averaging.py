@@ -152,9 +152,9 @@ def _pairs(first: Client, options: AverageOptions, ranges: set[str]) -> dict[str
             "statistics mean or local"
         )
     pairs, averages = {var: mean for var, (mean,) in means.items()}, _averages(first)
-    known = {*pairs, *pairs.values()}
+    recorded = {*pairs, *pairs.values()}
     if unknown := [
-        name for name in statistics if name not in known and first.arrays[name].dtype.kind not in "iub"
+        name for name in statistics if name not in recorded and first.arrays[name].dtype.kind not in "iub"
     ]:
         raise InputError(
             f"running statistic {unknown[0]!r} is that of no batch norm in the record of {first.name}, and may be "

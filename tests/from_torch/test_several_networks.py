@@ -65,8 +65,8 @@ def test_trains_as_pytorch_does(name, pages):
     np.testing.assert_allclose([trainer.step(**data) for _ in range(8)], expected, rtol=2e-5)
     assert expected[0] > expected[-1]
     bngrad.torch.load_into(module, trainer)
-    for (key, value), wanted in zip(module.state_dict().items(), own.state_dict().values(), strict=True):
-        np.testing.assert_allclose(value, wanted, rtol=2e-4, atol=2e-5, err_msg=key)
+    for (key, value), other in zip(module.state_dict().items(), own.state_dict().values(), strict=True):
+        np.testing.assert_allclose(value, other, rtol=2e-4, atol=2e-5, err_msg=key)
 
 
 def test_the_state_has_the_student_alone(pages):

@@ -33,7 +33,7 @@ class Case:
 
     name: str
     pitfall: str
-    """What implementations get wrong."""
+    """The error that implementations make."""
     arrays: Mapping[str, Array]
     """The arrays by the names of `INPUTS`."""
     epsilon: float = float(np.float32(1e-5))
