@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from math import erf
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bngrad.errors import InputError, UnsupportedNodeError
-from bngrad.validation.float64 import EvaluationError, evaluate
+from bngrad.validation.float64 import EvaluationError, Evaluator, evaluate
 from bngrad.validation.widening import to_float64
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "f" : 1]>\n'
@@ -247,6 +248,28 @@ def test_inner_values_in_any_order():
     values = evaluate(model, {"x": np.array([0.1])}, ["k", "x", "h"])
     assert list(values) == ["k", "x", "h"]
     np.testing.assert_allclose([values["k"], values["x"], values["h"]], [-np.exp([0.1]), [0.1], np.exp([0.1])])
+
+
+def test_values_are_freed_after_their_last_use():
+    body = "  ".join(f"h{index + 1} = Neg(h{index})" for index in range(40))
+    model = parse(f"g (float[N] h0) => (float[N] h40) {{ {body} }}")
+    evaluator, array = Evaluator(model), np.ones(100_000)
+    tracemalloc.start()
+    values = evaluator({"h0": array}, ["h20", "h40"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert list(values) == ["h20", "h40"]
+    assert peak < 6 * array.nbytes
+
+
+def test_a_value_that_only_a_subgraph_reads_is_kept_for_it():
+    model = parse(
+        """g (bool c, float[1] x) => (float[1] y) {
+             h = Exp(x)  k = Neg(x)
+             y = If(c) <then_branch = t () => (float[1] a) { a = Identity(h) },
+                        else_branch = e () => (float[1] b) { b = Identity(k) }> }"""
+    )
+    assert evaluate(model, {"c": np.array(True), "x": np.zeros(1)})["y"] == 1
 
 
 def test_absent_outputs_do_not_become_absent_inputs():
