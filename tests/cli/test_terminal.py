@@ -92,6 +92,8 @@ TABLES = {
     "bench": ["bench", "--shape", "32x64x7x7", "--shape", "128x2048x1x1", "--repeats", "1"],
     "train": ["train", "step.onnx", "--data", "train.npz", "--learning-rate", "0.1", *TWO_EPOCHS],
     "step": ["step", "model.onnx", "-o", "new.onnx"],
+    "compare-runs": ["compare", "sgd.jsonl", "adamw.jsonl"],
+    "compare-reports": ["compare", "before.json", "after.json"],
     "rewrite": ["rewrite", "joint.onnx", "-o", "o.onnx", "--explain"],
 }
 """Commands whose output has tables or long lines."""
