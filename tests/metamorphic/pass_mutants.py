@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metamorphic.mutants import of
 from metamorphic.precision_mutants import PRECISION_MUTANTS
+from metamorphic.quantize_mutants import QUANTIZE_MUTANTS
 
 _PASSES = "tests/passes"
 _GRADIENTS = "tests/autodiff/test_rules.py::test_gradients"
@@ -398,4 +399,4 @@ BATCH_NORM_EDITS = (
     )
 )
 
-PASS_MUTANTS = [*LOWER, *PASSES, *ORT_TRAINING, *PRECISION_MUTANTS, *BATCH_NORM_EDITS]
+PASS_MUTANTS = [*LOWER, *PASSES, *ORT_TRAINING, *PRECISION_MUTANTS, *QUANTIZE_MUTANTS, *BATCH_NORM_EDITS]

@@ -126,6 +126,7 @@ def test_the_deployed_model(quantize, symmetric, tmp_path):
     expected = trainer.evaluate(**data)
     features, logits = run_stock(model, data["x"], "features", "logits")
     assert steps_apart(trainer, "features", features, expected["features"]) < 1.01
+    assert (features != expected["features"]).mean() < 5e-4  # between two integers
     assert np.abs(logits - expected["logits"]).max() < 0.05 * expected["logits"].std()
     onnx.checker.check_model(model, full_check=True)
     assert {"QuantizeLinear", "DequantizeLinear"} < {node.op_type for node in model.graph.node}
@@ -224,9 +225,17 @@ def test_channels_without_a_scale():
     w1[4] = 0
     model, _ = mlp(s=s, w1=w1, t=np.array([3, 2, 5, -1, 4, 0.5, 1e-3]))
     trainer = trained(model, vectors, rate=0, quantize="uint8")
-    data = vectors(50)
-    (logits,) = run_stock(trainer.finalize(), data["x"], "logits")
+    data, deployed = vectors(50), trainer.finalize()
+    assert "BatchNormalization" not in {node.op_type for node in deployed.graph.node}
+    (logits,) = run_stock(deployed, data["x"], "logits")
     assert steps_apart(trainer, "logits", logits, trainer.evaluate(**data)["logits"]) < 1.01
+
+
+def test_tensors_above_0():
+    """A range has 0, which is an integer then."""
+    trainer = trained(mlp(t=np.full(7, 20.0))[0], vectors, calls=1, rate=0, quantize="uint8")
+    low, high = trainer.state_dict()["r/range"]
+    assert low == 0 < high
 
 
 def test_tensors_that_are_0():
