@@ -43,11 +43,18 @@ if TYPE_CHECKING:
     "[why it was left alone](dialects/primitives.md#what-is-left-alone). `--json` always has them, under "
     "`candidates`, and the number of each kind under `recognized`.",
 )
+@option(
+    "--html",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write a [page](../guides/reports.md#rewrite) with the graph before and after.",
+)
 @external_data_option
 def rewrite_command(
     model: Path,
     output: str,
     explain: bool,
+    html: str | None,
     external_data: ExternalData | None,
     as_json: bool,
     **options: Any,  # noqa: ANN401 - passed through
@@ -63,16 +70,21 @@ def rewrite_command(
     `--json` lists the pairs under `state`.
     """
     from bngrad.autodiff.gradient_nodes import rewrite
-    from bngrad.cli.outputs import data_notes
-    from bngrad.io import files, writing
+    from bngrad.cli.outputs import check_outputs, data_notes
+    from bngrad.io import files
     from bngrad.reports.tables import print_text_line
 
     source = files.load(model)
-    path = writing.check_output(output, model, source)
+    path, *pages = check_outputs([output, *([] if html is None else [html])], {model: source})
     result = rewrite(source, **options)
     files.save(result.model, path, external_data)
     print_warnings((), data_notes(path))
     recognized = Counter(candidate.kind for candidate in result.candidates if candidate.taken)
+    for page in pages:
+        from bngrad.reports.html.rewriting import write_html
+
+        by_op = {"New": result.rewritten, "Lowered to standard ONNX": result.lowered}
+        write_html(page, (str(model), str(path)), (source, result.model), by_op, result.candidates)
     if as_json:
         document: RewriteDocument = {
             "model": str(model),

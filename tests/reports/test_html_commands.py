@@ -1,4 +1,4 @@
-"""``--html`` of validate, inspect and bench: the page is written beside the usual output, or nothing is."""
+"""``--html`` of commands that read a model: the page is written beside the usual output, or nothing is."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ g (float[N,3,4,4] x) => (float loss)
 COMMANDS = {
     "validate": ["validate", "model.onnx", "--against", "numeric", "--implementation", "function"],
     "inspect": ["inspect", "model.onnx"],
+    "rewrite": ["rewrite", "model.onnx", "-o", "out.onnx"],
     "bench": ["bench", "model.onnx", "--repeats", "1"],
 }
 
@@ -49,6 +50,10 @@ def test_the_page_is_beside_the_output(command, capsys):
         assert len(set(positions)) > 1
     elif command == "inspect":
         assert page.table["batch norm"] == [batch_norm["name"] for batch_norm in printed["batch_norms"]] == ["bn"]
+    elif command == "rewrite":
+        assert page.table["op"][0] == "BatchNormalization"
+        assert page.drawings[0].startswith("Before")
+        Path("out.onnx").unlink()
     else:
         assert page.table["shape"] == ["4x3x4x4"]
     assert sorted(path.name for path in Path().iterdir()) == ["model.onnx", "report.html", "there"]

@@ -1,5 +1,5 @@
 // Uses the HTML reports as a person does: report_page.mjs CHROMIUM FOLDER. Reads validate.html, hostile.html,
-// inspect.html, bench.html, train.html, incomplete.html, compare.html and changes.html of the folder, writes screenshots to it, and prints as JSON what the pages showed.
+// inspect.html, bench.html, train.html, incomplete.html, compare.html, changes.html and rewrite.html of the folder, writes screenshots to it, and prints as JSON what the pages showed.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -33,7 +33,7 @@ const background = (page) => page.evaluate(() => getComputedStyle(document.body)
 // With a caret of its own, playwright adds no style, which the page's policy would refuse.
 const screenshot = (page, name, options) => page.screenshot({ path: join(folder, `${name}.png`), caret: "initial", ...options });
 
-for (const name of ["validate", "hostile", "inspect", "bench", "train", "incomplete", "compare", "changes"]) {
+for (const name of ["validate", "hostile", "inspect", "bench", "train", "incomplete", "compare", "changes", "rewrite"]) {
   for (const width of [400, 1200]) {
     for (const colorScheme of ["light", "dark"]) {
       await opened(name, { viewport: { width, height: 900 }, colorScheme }, async (page) => {
@@ -43,7 +43,7 @@ for (const name of ["validate", "hostile", "inspect", "bench", "train", "incompl
         if ((width === 400) === (colorScheme === "light")) seen.accessibility.push({ name, ...(await violations(page)) });
         const view = `${name}-${width}-${colorScheme}`;
         if (view === "validate-1200-light") await page.locator(".marks use.failed").last().hover({ force: true });
-        const height = { validate: width === 400 ? 1420 : 1312, inspect: 880, bench: 1232, train: 1250, compare: 1320 }[name];
+        const height = { validate: width === 400 ? 1420 : 1312, inspect: 880, bench: 1232, train: 1250, compare: 1320, rewrite: 1010 }[name];
         if (height) await screenshot(page, view, { fullPage: true, clip: { x: 0, y: 0, width, height } });
       });
     }

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from bngrad.autodiff.gradient_nodes import rewrite
 from bngrad.bench.case import Case
 from bngrad.bench.measure import measure
 from bngrad.inspection.graph_nodes import graph_nodes
@@ -24,7 +25,7 @@ from bngrad.inspection.inspect import inspect
 from bngrad.io.files import load
 from bngrad.reports.compare.comparison import Change, Comparison
 from bngrad.reports.compare.runs import compare_runs
-from bngrad.reports.html import bench, comparison, inspection, training, validation
+from bngrad.reports.html import bench, comparison, inspection, rewriting, training, validation
 from bngrad.reports.visible import visible
 from bngrad.runtime import environment, native_library
 from bngrad.training.differentiate import differentiate
@@ -44,6 +45,7 @@ SCREENSHOTS = {
     "report-inspect.png": "inspect-1200-light.png",
     "report-bench.png": "bench-1200-light.png",
     "report-train.png": "train-1200-light.png",
+    "report-rewrite.png": "rewrite-1200-light.png",
     "report-compare.png": "compare-1200-light.png",
 }
 HOSTILE = [
@@ -72,6 +74,7 @@ def folder(tmp_path_factory):
         _timed(path / "bench.html")
         _trained(path / "train.html")
         _compared(path / "compare.html")
+        _rewritten(path / "rewrite.html")
         incomplete = Check("central differences", "relative", 1e-5, skipped="an op is unknown", required=True)
         validation.write_html(replace(_hostile(), checks=[incomplete]), path / "incomplete.html")
     return path
@@ -102,6 +105,14 @@ def _trained(path):
     model = identity(load("digits_resnet20.onnx"), "digits_resnet20.onnx")
     facts = training.RunFacts("step.onnx", options, summary, 10, model)
     training.RunPage(path, facts).write(records, "finished")
+
+
+def _rewritten(path):
+    """The joint graph of a network of flax."""
+    source = load(Path(__file__).parents[1] / "passes" / "decomposed" / "files" / "flax_nnx_fast.onnx")
+    result = rewrite(source)
+    names, models = ("flax_nnx_fast.onnx", "train.onnx"), (source, result.model)
+    rewriting.write_html(path, names, models, {"New": result.rewritten}, result.candidates)
 
 
 def _compared(path):
@@ -186,14 +197,14 @@ def test_nothing_is_fetched_and_no_error_is_shown(seen):
 
 
 def test_the_page_never_scrolls_sideways(seen):
-    assert len(seen["pages"]) == 32
+    assert len(seen["pages"]) == 36
     for page in seen["pages"]:
         scrolled, width = page["sizes"]
         assert scrolled <= width == page["width"], page
 
 
 def test_accessibility(seen):
-    assert len(seen["accessibility"]) == 16
+    assert len(seen["accessibility"]) == 18
     for page in seen["accessibility"]:
         assert page["checked"] > 15
         assert page["violations"] == [], page["name"]

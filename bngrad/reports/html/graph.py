@@ -140,6 +140,7 @@ def pictures(
     centres: Sequence[int],
     kinds: Mapping[int, str],
     href: Callable[[int], str],
+    prefix: str = "",
 ) -> list[Drawing]:
     """Returns the picture of a whole graph, or of the neighbourhoods of some nodes if it has more than `MOST`.
 
@@ -148,11 +149,12 @@ def pictures(
         centres: The positions of the nodes whose neighbourhoods count, the most important first.
         kinds: The classes of nodes that are not like most.
         href: The row of a node by its position; empty for none.
+        prefix: The beginning of the titles of the pictures.
     """
     if len(nodes) <= MOST:
-        title = "All nodes, from top to bottom"
+        title = f"{prefix}All nodes, from top to bottom"
         return [draw(nodes, range(len(nodes)), title=title, kinds=kinds, href=href)] if nodes else []
-    return [near(nodes, at, kinds, href, f"Near {nodes[at].name}") for at in centres[:MOST_NEAR]]
+    return [near(nodes, at, kinds, href, f"{prefix}Near {nodes[at].name}") for at in centres[:MOST_NEAR]]
 
 
 def near(

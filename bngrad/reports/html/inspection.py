@@ -114,7 +114,7 @@ def write_html(
         near_only=len(nodes) > MOST_NODES,
         most_nodes=MOST_NODES,
         centres=len(centres),
-        nodes=_node_table(nodes),
+        nodes=node_table(nodes),
     )
 
 
@@ -125,7 +125,8 @@ def _kinds(inspection: Inspection, nodes: Sequence[GraphNode]) -> dict[int, str]
     return kinds | {position: "refused" for position, node in enumerate(nodes) if node.op in refused}
 
 
-def _node_table(nodes: Sequence[GraphNode]) -> Table:
+def node_table(nodes: Sequence[GraphNode], name: str = "nodes", caption: str = "Nodes in graph order") -> Table:
+    """Returns the table of all nodes, whose row of a node has its position as number."""
     columns = [Column("node", "number"), Column("name", "name"), Column("op", "choice"), Column("output")]
     rows = [[str(position + 1), node.name, node.op, node.shape] for position, node in enumerate(nodes)]
     if any(node.source for node in nodes):
@@ -133,7 +134,7 @@ def _node_table(nodes: Sequence[GraphNode]) -> Table:
         rows = [[*row, node.source] for row, node in zip(rows, nodes, strict=True)]
     # A picture of the whole graph has a link to each row, also without JavaScript.
     static = MOST_NODES if len(nodes) <= MOST_NODES else STATIC_ROWS
-    return Table("nodes", "Nodes in graph order", columns, rows, static)
+    return Table(name, caption, columns, rows, static)
 
 
 def _cells(norm: BatchNorm) -> list[str]:
