@@ -50,9 +50,9 @@ def round_bias(layer: ir.Node, names: Names) -> None:
         )
         epsilon = make.constant(read_attribute(batch_norm, "epsilon", 1e-5), _DOUBLE)
         factor = make.op("Div", scale, make.op("Sqrt", make.op("Add", var, epsilon)))
-        zero, one = make.constant(0, _DOUBLE), make.constant(1, _DOUBLE)
+        zero, unity = (make.constant(number, _DOUBLE) for number in (0, 1))
         is_zero = make.op("Equal", factor, zero)  # then the bias makes no difference
-        share = make.op("Div", make.op("Where", is_zero, zero, shift), make.op("Where", is_zero, one, factor))
+        share = make.op("Div", make.op("Where", is_zero, zero, shift), make.op("Where", is_zero, unity, factor))
         total = make.op("Sub", make.op("Add", bias, share), mean)
     rounded = make.op("Mul", make.op("Round", make.op("Div", total, unit)), unit)
     new = make.op("Cast", make.op("Add", bias, make.op("Sub", rounded, total)), to=int(ir.DataType.FLOAT))
