@@ -139,6 +139,8 @@ def step_command(
     else:
         info = step.info
         sizes = f"{len(info.names('weight'))} weights, {len(info.names('running_statistic'))} running statistics"
+        if info.quantization is not None:
+            sizes += f", {len(info.quantization.weights)} quantized layers"
         click.echo(visible(f"{path}: {info.optimizer['name']} step of {info.loss}: {sizes}"))
         click.echo(f"evaluation graph: {written[0]}; initial state: {written[1]}")
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from bngrad.errors import InputError
 from bngrad.graph.fresh_names import Names
+from bngrad.graph.name_messages import listed
 from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.quantize.form import quantizable
-from bngrad.passes.quantize.plan import plan
+from bngrad.passes.quantize.plan import float_batch_norms, plan
 from bngrad.training.finalize import finalize
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from bngrad.training.options import StepOptions
 
 
-def quantization_of(model: ir.Model, options: StepOptions) -> Quantization | None:
-    """Returns what a step rounds, from the model as it is deployed; None for nothing.
+def quantization_of(model: ir.Model, options: StepOptions) -> tuple[Quantization | None, list[str]]:
+    """Returns what a step rounds, from the model as it is deployed, and notes; None for nothing.
 
     Args:
         model: The forward model with its loss; it is not changed.
@@ -33,7 +34,7 @@ def quantization_of(model: ir.Model, options: StepOptions) -> Quantization | Non
     if options.quantize is None:
         if options.symmetric:
             raise InputError("symmetric is for quantize, which is not given; add --quantize (quantize=)")
-        return None
+        return None, []
     contradictions = {
         "--precision (precision=)": options.precision != "model",
         "--sync (sync=)": options.sync,
@@ -46,4 +47,11 @@ def quantization_of(model: ir.Model, options: StepOptions) -> Quantization | Non
     weights = {name: array for name, array in (options.values or {}).items() if name in inputs}
     deployed = quantizable(finalize(model, weights, random=True, batch_statistics=True).model)
     FoldAffinePass()(deployed)  # as in a training graph
-    return plan(deployed, options.quantize, Names(model, deployed), symmetric=options.symmetric)
+    quantization = plan(deployed, options.quantize, Names(model, deployed), symmetric=options.symmetric)
+    notes = []
+    if names := float_batch_norms(deployed):
+        notes.append(
+            f"{listed(names)}: not folded into a layer, and not quantized; expected a Conv or a Gemm before the "
+            "batch norm, whose result nothing else reads"
+        )
+    return quantization, notes

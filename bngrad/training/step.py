@@ -116,7 +116,7 @@ def build_step(
     if of_training:
         InferTypesPass()(model)  # for the training graph and the evaluation graph
     exported = read_forward_info(model)
-    quantization = quantization_of(model, options)
+    quantization, notes = quantization_of(model, options)
     training_graph = differentiate(
         model,
         options.forward(),
@@ -186,7 +186,14 @@ def build_step(
     for step_model in (result, evaluation):
         write_step_info(step_model, info)
     infer_and_check(result, source)
-    return Step(result, evaluation, builder.state, info, warnings + training_graph.warnings, training_graph.notes)
+    return Step(
+        result,
+        evaluation,
+        builder.state,
+        info,
+        warnings + training_graph.warnings,
+        notes + training_graph.notes,
+    )
 
 
 def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Fingerprint:

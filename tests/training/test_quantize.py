@@ -353,6 +353,15 @@ def test_files_that_are_refused(tmp_path, monkeypatch, capsys):
         read_step_info(model.metadata_props)
 
 
+def test_a_note_names_batch_norms_in_float(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(all_kinds(), "net.onnx")
+    assert run(["step", "net.onnx", "-o", "step.onnx", "--quantize", "uint8"]) == 0
+    printed = capsys.readouterr()
+    assert "note: 'bn5': not folded into a layer, and not quantized; expected a Conv or a Gemm" in printed.err
+    assert "7 quantized layers" in printed.out
+
+
 def test_models_that_are_refused():
     quantized = trained(mlp()[0], vectors, calls=1, quantize="uint8").finalize()
     with pytest.raises(ModelError, match=r"the model is quantized already: it has DequantizeLinear node"):

@@ -60,10 +60,15 @@ def is_plain(layer: ir.Node) -> bool:
     return layer.op_type != "Gemm" or all(read_attribute(layer, name, 1.0) == 1 for name in ("alpha", "beta"))
 
 
+def is_batch_norm(node: ir.Node) -> bool:
+    """Returns whether a node is ONNX's batch norm."""
+    return (node.domain, node.op_type) == ("", "BatchNormalization")
+
+
 def batch_norm_after(layer: ir.Node) -> ir.Node | None:
     """Returns the batch norm in inference mode that can be folded into a layer; None if there is none."""
     node = sole_reader(layer.outputs[0])
-    if node is None or (node.domain, node.op_type) != ("", "BatchNormalization") or not is_plain(layer):
+    if node is None or not is_batch_norm(node) or not is_plain(layer):
         return None
     return node if layer.op_type != "MatMul" else None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.graph.fresh_names import node_names
 from bngrad.graph.node_reader import static_shape
 from bngrad.graph.nodes import describe
 from bngrad.passes.quantize.layers import (
@@ -22,6 +23,7 @@ from bngrad.passes.quantize.layers import (
     activation_after,
     batch_norm_after,
     channel_axis,
+    is_batch_norm,
     is_layer,
     root,
 )
@@ -67,6 +69,13 @@ def plan(model: ir.Model, activations: Quantize, names: Names, *, symmetric: boo
         raise ModelError(f"the model has no layer to quantize; expected one of {', '.join(LAYERS)} on its data")
     ranges = {tensor: names.fresh(f"{tensor}/range") for tensor in tensors}
     return Quantization(activations, symmetric, ranges, weights)
+
+
+def float_batch_norms(model: ir.Model) -> list[str]:
+    """Returns the names of the batch norms that are not folded into a layer."""
+    folded = {batch_norm_after(node) for node in model.graph if is_layer(node)}
+    names = node_names(model)
+    return [name for node, name in names.items() if is_batch_norm(node) and node not in folded]
 
 
 def _takes_data(node: ir.Node, fixed: set[ir.Value]) -> bool:
