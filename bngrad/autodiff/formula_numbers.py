@@ -47,7 +47,7 @@ def formula_numbers(graph: ir.Graph) -> Iterator[tuple[ir.Node, int]]:
     """Yields the uses of such numbers, as nodes and indices of inputs."""
     for node in nodes_of(graph):
         is_number_of = _FORMULAS.get(node.op_type)
-        if is_number_of is None or node.domain:
+        if is_number_of is None or node.domain or len(node.inputs) < 2 or len(node.outputs) != 1:
             continue
         for index, value in enumerate(node.inputs):
             number = _number(source_of(value))
@@ -84,7 +84,7 @@ def _in_quotient(node: ir.Node, index: int, number: float) -> bool:
     """Returns whether a divisor is the N of a mean, or the inverse of a factor that `_in_product` accepts."""
     if index == 0 or number <= 0:
         return False
-    is_count = number >= 1 and number == round(number) and _made_by(node.inputs[0]) in _SUMS
+    is_count = number >= 1 and number.is_integer() and _made_by(node.inputs[0]) in _SUMS
     return is_count or _is_scale_of_scores(node, 1 / number) or _is_of_gelu(node, number)
 
 
@@ -104,7 +104,8 @@ _FORMULAS: Mapping[str, Callable[[ir.Node, int, float], bool]] = {
 
 def _is_share(number: float) -> bool:
     """Returns whether a number is 1 / N, as float32 rounds it."""
-    return number > 0 and abs(1 / number - round(1 / number)) <= 1e-6 / number
+    size = 1 / number if number > 0 else math.inf  # infinite, too, for a number of few digits
+    return math.isfinite(size) and abs(size - round(size)) <= 1e-6 * size
 
 
 def _is_scale_of_scores(node: ir.Node, number: float) -> bool:

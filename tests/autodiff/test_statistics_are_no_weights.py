@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 from autodiff.small_models import differentiated, gradients, output_names, summed
+from bngrad.autodiff.formula_numbers import formula_numbers
 
 FOUR = "float[2] s = {1, 2}, float[2] b = {0, 1}, float[2] m = {0.5, 1}, float[2] v = {1, 2}, float eps = {0.001}"
 SD = "e = Add (v, eps) sd = Sqrt (e)"
@@ -145,6 +148,21 @@ NO_FORMULAS = {
 def test_other_numbers_are_weights(how):
     body, want = NO_FORMULAS[how]
     assert want in output_names(differentiated(with_numbers(body, NUMBERS | {"free": 0.3})))
+
+
+@pytest.mark.parametrize("op", ["Mul", "Div"])
+@pytest.mark.parametrize("number", [1e-44, np.inf, -np.inf, np.nan], ids=str)
+def test_numbers_that_have_no_reciprocal(op, number):
+    forward = summed(
+        "float[N, 2] x", f"t = {op} (x, free) y = Mul (t, s)", initializers="float[2] s = {1, 2}, float free = {1}"
+    )
+    forward.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.float32(number), "free"))
+    assert "free_grad" in output_names(differentiated(forward))
+
+
+def test_a_node_without_outputs_has_no_formula():
+    node = ir.node("Mul", [ir.val("a"), ir.val("b", const_value=ir.tensor(np.float32(0.5)))], num_outputs=0)
+    assert list(formula_numbers(ir.Graph([], [], nodes=[node], name="g"))) == []
 
 
 WEIGHTS = {
