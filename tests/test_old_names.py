@@ -83,7 +83,9 @@ def answer(arguments, capsys):
     """The document of a command, and the lines on stderr."""
     assert run([*arguments, "--json"]) == 0
     out, err = capsys.readouterr()
-    return json.loads(out), err.splitlines()
+    document = json.loads(out)
+    document.pop("command", None)  # as it was typed
+    return document, err.splitlines()
 
 
 @pytest.mark.parametrize("old", [["--provider", "function"], ["--provider=function"]], ids=["two", "one"])
