@@ -248,6 +248,22 @@ def test_tensors_that_are_0():
     assert trainer.evaluate(**data)["loss"] == pytest.approx(np.log(3))
 
 
+def test_a_weight_that_two_layers_share():
+    """Each has integers of its own, also without a bias: ONNX Runtime converts them to uint8 only once by name."""
+    text = MLP.replace("n, mean_new, var_new = BatchNormalization <training_mode = 1> (h, s, t, mean, var)", "")
+    text = text.replace("(x, w1, b1)", "(x, w1)").replace("Relu (n)", "Relu (h)").replace("(r, w2)", "(r, w1)")
+    model = onnx.parser.parse_model(text.replace("float[N,3]", "float[N,5]"))
+    w1 = np.random.default_rng(2).normal(size=(5, 5)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w1, "w1"))
+    trainer, data = trained(model, vectors, quantize="uint8"), vectors(50)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    deployed = trainer.finalize().SerializeToString()
+    session = onnxruntime.InferenceSession(deployed, options, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(["logits"], {"x": data["x"]})
+    assert steps_apart(trainer, "logits", logits, trainer.evaluate(**data)["logits"]) < 1.01
+
+
 def test_before_the_first_step():
     """A tensor has the range of the batch in evaluation; the inference model needs one of its own."""
     trainer, data = trained(mlp()[0], vectors, calls=0, quantize="uint8"), vectors(50)

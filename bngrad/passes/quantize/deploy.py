@@ -73,6 +73,7 @@ def deploy(model: ir.Model, ranges: Collection[str]) -> None:
             _requantize(node, names)
         elif is_layer(node):
             _fold(node, names)
+    _separate_weights(graph, names)
     RemoveUnusedNodesPass()(model)
 
 
@@ -95,6 +96,17 @@ def _freeze_parameters(graph: ir.Graph, names: Names) -> None:
             if value not in frozen:
                 frozen[value] = new_initializer(graph, names.fresh(f"{value.name}/value"), tensor)
             node.replace_input_with(index, frozen[value])
+
+
+def _separate_weights(graph: ir.Graph, names: Names) -> None:
+    """Gives each reader of a weight integers of its own: ONNX Runtime names those in uint8 after them."""
+    for node in [node for node in graph if node.op_type == "DequantizeLinear"]:
+        parts = [part for part in node.inputs if part is not None and part.is_initializer()]
+        for reader, index in list(node.outputs[0].uses())[1:] if len(parts) == 3 else ():
+            make = NodesBefore(reader, names, str(node.outputs[0].name))
+            copies = [new_initializer(graph, names.fresh(str(x.name)), ir.tensor(_array(x))) for x in parts]
+            own = make.op("DequantizeLinear", *copies, axis=read_attribute(node, "axis", 1))
+            reader.replace_input_with(index, own)
 
 
 class _Integers(NamedTuple):
