@@ -33,6 +33,7 @@ import onnxruntime
 
 from bngrad.cli import run
 from bngrad.io.files import load
+from bngrad.opset.functions import MIN_IR_VERSION
 from bngrad.passes.pipeline import foreign_nodes, unknown_to_stock
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.runtime.session import register
@@ -156,7 +157,7 @@ def _problems(result: CommandResult, written: bool, writes: bool) -> Iterator[tu
 def _output_problem(arguments: tuple[str, ...], output: bytes, source: bytes) -> tuple[str, str]:
     """Returns what is wrong with an output, or an empty string, and the kind of the result."""
     problem = _checker_problem(output)
-    if problem is not None and problem == _checker_problem(source):
+    if problem is not None and problem in (_checker_problem(source), _checker_problem(_with_ir_version(source))):
         # An input without a shape, which bngrad accepts as ONNX Runtime does.
         return "", "rejected by the checker like the input"
     if problem is not None:
@@ -172,6 +173,13 @@ def _output_problem(arguments: tuple[str, ...], output: bytes, source: bytes) ->
     if loading_error(rest) is not None or loading_error(_with_inferred_types(rest)) is not None:
         return "", "rejected like the input"
     return f"ONNX Runtime: {reason}", "rejected"
+
+
+def _with_ir_version(source: bytes) -> bytes:
+    """Returns a model with the IR version that bngrad writes: the checker names one that is too old first."""
+    proto = onnx.ModelProto.FromString(source)
+    proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
+    return proto.SerializeToString()
 
 
 def _with_inferred_types(source: bytes) -> bytes:
