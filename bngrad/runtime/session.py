@@ -174,7 +174,8 @@ def register_library(session_options: onnxruntime.SessionOptions, path: str) -> 
         LibraryError: ONNX Runtime cannot load it.
     """
     try:
-        session_options.register_custom_ops_library(path)
+        # The system's loader does not search the current folder for a name without a folder.
+        session_options.register_custom_ops_library(str(Path(path).absolute()))
     except Exception as error:
         reason = " ".join(str(error).split())
         raise LibraryError(f"ONNX Runtime {onnxruntime.__version__} cannot register {path}: {reason}") from error

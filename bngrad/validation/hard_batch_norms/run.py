@@ -147,6 +147,8 @@ def _results(path: str) -> System:
     if unknown := [name for name in arrays if name not in names]:
         hint = _did_you_mean(unknown[0], names)
         raise InputError(f"{path} has an array {unknown[0]!r}; expected CASE/OUTPUT, such as {names[0]!r}{hint}")
+    if unreal := [name for name, array in arrays.items() if array.dtype.kind not in "fiu"]:
+        raise InputError(f"{path} has {unreal[0]!r} in {arrays[unreal[0]].dtype}; expected real numbers")
     return lambda case: {name: arrays[key] for name in case.outputs if (key := f"{case.name}/{name}") in arrays}
 
 
