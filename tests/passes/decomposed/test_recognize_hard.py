@@ -146,6 +146,12 @@ def test_more_channels_than_a_model_can_hold():
     assert f"would have {2**40} elements" in str(candidate)
 
 
+def test_more_data_than_a_proof_can_draw():
+    (candidate,) = recognized(graph(FORM, shape=f"{2**40},3,5,5"))[2]
+    assert not candidate.taken
+    assert f"has {2**40 * 25} elements" in candidate.reason
+
+
 MALFORMED = {
     "a product of one factor": "z = Mul (y)",
     "a product of three": "z = Mul (y, y, y)",

@@ -7,6 +7,7 @@ with data that is 0 where the graph compares a variance, or x - mean, with 0.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,6 +46,9 @@ _CHANNELS = 3
 
 _MOST_ELEMENTS = 1 << 18
 """The number of reduced elements beyond which one channel is run, without plain data."""
+
+_MOST_OF_LEAF = 1 << 26
+"""Elements of a value that are drawn, 512 MiB: a small file may declare any number of them."""
 
 _SYMBOLIC = (5, 4, 3, 2)
 """Sizes for axes whose size is a symbol."""
@@ -121,6 +125,8 @@ class Proof:
         random = np.random.default_rng(index)
 
         def leaf(value: ir.Value, shape: tuple[int, ...]) -> NDArray[np.float64]:
+            if math.prod(shape) > _MOST_OF_LEAF:
+                raise ValueError(f"{value.name!r} has {math.prod(shape)} elements")
             array = random.standard_normal(shape)
             if value in self._positive:
                 return np.abs(array) + 0.1
