@@ -101,7 +101,7 @@ def _gain_and_shift(node: ir.Node) -> tuple[Array, Array]:
     with np.errstate(all="ignore"):
         gain = scale / np.sqrt(var + read_attribute(node, "epsilon", 1e-5))
     if not all(np.isfinite(array).all() for array in (gain, bias, mean)):
-        raise NotFoldableError("its parameters are not finite, or its variance is negative")
+        raise NotFoldableError("its bias, its mean or scale / sqrt(var + epsilon) is not finite")
     return gain, bias - mean * gain
 
 

@@ -177,6 +177,14 @@ def test_what_is_refused_by_name(case):
         bngrad.edit_batch_norms(model, fold=True)
 
 
+def test_a_variance_of_0():
+    """Without an epsilon, the factor is infinite."""
+    model = model_of(f"h = Conv (x, w) {NORM}".replace("0.125", "0.0"), {"w": (4, 4, 1, 1)}, channels=4)
+    next(tensor for tensor in model.graph.initializer if tensor.name == "v").raw_data = bytes(32)
+    with pytest.raises(ModelError, match=r"its bias, its mean or scale / sqrt\(var \+ epsilon\) is not finite"):
+        bngrad.edit_batch_norms(model, fold=True)
+
+
 def test_channels_of_a_matmul_are_last():
     model = model_of(f"h = MatMul (x, w) {NORM}", {"w": (6, 6)}, channels=4)
     with pytest.raises(ModelError, match="has channels last, and data of 4 dimensions; expected 2"):
