@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
     KnownShape: TypeAlias = tuple[int | str | None, ...]
     """Sizes, the names of symbolic dimensions, and None for dimensions that have neither."""
+
+_MADE_BY_ONNX = re.compile(r"unk__\d+")
+"""The names that onnx's shape inference gives to dimensions without one."""
 
 
 def known_shape(value: ir.Value | None) -> KnownShape | None:
@@ -34,7 +38,7 @@ def shape_text(shape: Iterable[int | str | ir.SymbolicDimProtocol | None]) -> st
 def size_text(size: int | str | ir.SymbolicDimProtocol | None) -> str:
     """Formats a dimension for messages: its size, its name, or a question mark."""
     extent = size if size is None or isinstance(size, int | str) else size.value
-    return "?" if extent is None else str(extent)
+    return "?" if extent is None or _MADE_BY_ONNX.fullmatch(str(extent)) else str(extent)
 
 
 def type_text(value: ir.Value) -> str:

@@ -25,6 +25,9 @@ MODELS = {
     "softmax-over-samples": f"{ROWS} y = Softmax<axis = 0>(l) }}",
     "log-softmax": f"{ROWS} y = LogSoftmax(l) }}",
     "sigmoid": f"{ROWS} y = Sigmoid(l) }}",
+    "dimensions-without-names": """g (float[N,12,H] x) => (float[N,1,H] y)
+        <float[1,12,1] w = {1,2,3,4,5,6,7,8,9,10,11,12}> {
+        l = Conv(x, w) y = Sigmoid(l) }""",
     "column": f"g (float[N,4] x) => (float[N,1] y) {COLUMN} {{ y = MatMul(x, w) }}",
     "sequence": f"g (float[N,T,4] x) => (float[N,T,3] y) {W} {{ y = MatMul(x, w) }}",
     "two-outputs": f"g (float[N,4] x) => (float[N,3] y, float[N,3] l) {W} {{ l = MatMul(x, w) y = Sigmoid(l) }}",
@@ -40,6 +43,7 @@ LOSSES = {
     "softmax-over-samples": (False, ["mse y: target float Nx3"]),
     "log-softmax": (True, ["cross_entropy y: labels int64 N"]),
     "sigmoid": (True, ["bce_with_logits l: target float Nx3"]),
+    "dimensions-without-names": (True, ["bce_with_logits l: target float Nx1x?"]),
     "column": (False, ["bce_with_logits y: target float Nx1", "mse y: target float Nx1"]),
     "sequence": (False, ["mse y: target float NxTx3"]),
     "two-outputs": (
