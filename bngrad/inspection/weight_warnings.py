@@ -99,7 +99,7 @@ def _matrix(value: ir.Value) -> NDArray[Any] | None:
 def _is_transpose(other: NDArray[Any], matrix: NDArray[Any]) -> bool:
     """Tests whether two matrices are transposes of each other, and neither equals its own as an identity does."""
     return bool(
-        np.array_equal(other[0], matrix[:, 0])  # differs for most
+        np.array_equal(other[0, :8], matrix[:8, 0])  # differs for most, and leaves the others on disk
         and np.array_equal(other, matrix.T)
         and not np.array_equal(other, matrix)
         and not np.all(matrix == matrix.flat[0])
