@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 ALLOWED = 1.3
 """The limit on the additional peak memory, relative to the size of the largest tensor and the graph."""
 
-SOME = ("differentiate", "rewrite, copied")
+SOME = ("inspect", "differentiate", "rewrite, copied")
 SIZES = [
     pytest.param(2048, 8, SOME, id="134-MB-some"),
     pytest.param(2048, 8, None, id="134-MB", marks=pytest.mark.long),

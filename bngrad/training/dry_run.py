@@ -7,6 +7,9 @@ import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+import onnx_ir as ir
+
 from bngrad.autodiff.forward_info import read_forward_info
 from bngrad.autodiff.loss_and_wrt import default_losses
 from bngrad.autodiff.metadata import is_built
@@ -25,12 +28,13 @@ from bngrad.training.losses import find_prediction, predictions
 from bngrad.training.step import build_step
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from bngrad.opset.known_shapes import KnownShape
 
 _WITH_CLASSES = (2, 4, 5)
 """The ranks of outputs that commonly have classes in dimension 1: those for samples, pixels and voxels."""
+
+_LARGEST = 1 << 16
+"""Elements of a weight that is read."""
 
 
 def trainability(model: ir.Model, path: str = "model.onnx") -> Trainability | None:
@@ -53,6 +57,7 @@ def trainability(model: ir.Model, path: str = "model.onnx") -> Trainability | No
     weights: dict[str, int] = {}
     refusals: list[str] = []
     without_gradient: Counter[str] = Counter()
+    model = _with_small_weights(model)
     try:
         forward = RaiseOpsetPass()(inlined(model)).model
         InferTypesPass()(forward)
@@ -68,6 +73,17 @@ def trainability(model: ir.Model, path: str = "model.onnx") -> Trainability | No
             without_gradient = Counter(error.ops)
     parameters = sum(weights.values())
     return Trainability(losses, decided, len(weights), parameters, refusals, dict(without_gradient))
+
+
+def _with_small_weights(model: ir.Model) -> ir.Model:
+    """Returns a model whose large weights are zeros that need no memory: their values decide nothing."""
+    result = model.clone()
+    for value in result.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.size > _LARGEST:
+            zeros = np.broadcast_to(np.zeros((), tensor.dtype.numpy()), tensor.shape.numpy())
+            value.const_value = ir.Tensor(zeros, dtype=tensor.dtype, name=value.name)
+    return result
 
 
 def _elements(value: ir.Value) -> int:

@@ -97,7 +97,9 @@ class StepBuilder:
         inputs = {str(value.name): value for value in graph.inputs}
         for name, array in self.initial.items():
             role: Role = "weight" if name in self._training_graph.gradients else "running_statistic"
-            self._add_state(inputs[name], role, array.astype(state_dtype(array.dtype)))
+            # The zeros of a dry run need no memory: all their elements are one.
+            is_one = array.ndim > 0 and not any(array.strides)
+            self._add_state(inputs[name], role, array.astype(state_dtype(array.dtype), copy=not is_one))
 
     def add_optimizer(
         self,
