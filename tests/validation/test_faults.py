@@ -109,7 +109,7 @@ def test_float64_finds_a_fault_in_a_whole_graph(networks, network, fault):
 
 
 SHOWN = [case for case in DIGITS if case.values[1] != SMALLEST]
-"""The smallest fault changes the gradients of the digits by 6e-6 of their size; the limit of a difference is 1e-5."""
+"""The smallest fault changes the gradients of the digits by 6e-6 of their size. The limit is 1e-5."""
 
 
 @pytest.mark.parametrize(("network", "fault"), [("small", DROPPED), ("small", "M off by one"), *SHOWN])
