@@ -2,8 +2,8 @@
 
     python tests/gradient_fuzz/backend_matches.py
 
-It prints the table of docs/measurements/recognition.md, and exits with 1 if it takes a batch norm in any: none of
-the models has one in primitives.
+It prints the table of docs/measurements/recognition.md, and exits with 1 if it takes a batch norm in another graph
+than those of `BATCH_NORMS`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from gradient_fuzz.backend_models import backend_tests, case_of
 from gradient_fuzz.cases import Case
 
 WHAT = ("forward graphs", "forward graphs, as differentiate prepares them", "training graphs")
+
+BATCH_NORMS = {("test_mvn", WHAT[2])}
+"""The gradient of MeanVarianceNormalization over the axes 0, 2 and 3 has a batch norm without parameters."""
 
 
 def taken(model: ir.Model, *, forward_only: bool = False) -> list[str]:
@@ -57,6 +60,7 @@ def gradients_of(test: object) -> ir.Model | None:
 def main() -> None:
     """Print the number of graphs, and of batch norms that the pass takes in them."""
     warnings.simplefilter("ignore")
+    unexpected = False
     graphs, matches = Counter(dict.fromkeys(WHAT, 0)), Counter(dict.fromkeys(WHAT, 0))
     for test in backend_tests():
         forward, gradients = graph_of(test), gradients_of(test)
@@ -69,12 +73,13 @@ def main() -> None:
         for what, kinds in taken_kinds.items():
             graphs[what] += 1
             matches[what] += len(kinds)
-            if kinds:
+            if kinds and (test.name, what) not in BATCH_NORMS:
+                unexpected = True
                 print(f"TAKEN {test.name}: {what}: {kinds}", file=sys.stderr)
     print("| what | graphs | taken |\n|---|---|---|")
     for what in WHAT:
         print(f"| {what} | {graphs[what]:,} | {matches[what]} |")
-    sys.exit(1 if matches.total() else 0)
+    sys.exit(1 if unexpected else 0)
 
 
 if __name__ == "__main__":
