@@ -9,7 +9,7 @@ import click
 
 from bngrad.cli.console import print_json, printing
 from bngrad.cli.help import Command
-from bngrad.cli.options import REPORT, option
+from bngrad.cli.options import REPORT, option, rows_option
 from bngrad.cli.shell_completion import complete_files
 
 if TYPE_CHECKING:
@@ -35,14 +35,7 @@ if TYPE_CHECKING:
 @option(
     "--html", type=click.Path(), metavar="FILE", group=REPORT, help="Write a [page](../guides/reports.md#compare)."
 )
-@option(
-    "--rows",
-    type=click.IntRange(min=0),
-    default=8,
-    show_default=True,
-    group=REPORT,
-    help="Changes to show of two reports; those that are worse are always shown.",
-)
+@rows_option("Changes to show of two reports; those that are worse are always shown.")
 def compare_command(files: tuple[Path, ...], html: str | None, rows: int, as_json: bool) -> None:
     """Compare training runs, or two reports.
 

@@ -81,6 +81,11 @@ annotations_option = option(
 )
 
 
+def rows_option(about: str) -> Callable[[C], C]:
+    """Returns the option of the number of rows that a report shows in a terminal."""
+    return option("--rows", type=click.IntRange(min=0), default=8, show_default=True, group=REPORT, help=about)
+
+
 def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     """Parses values of the form NAME=N."""
     dims = {}

@@ -19,6 +19,7 @@ from bngrad.cli.options import (
     model_argument,
     option,
     options_of,
+    rows_option,
     sarif_option,
 )
 from bngrad.cli.shell_completion import complete_files
@@ -84,14 +85,7 @@ if TYPE_CHECKING:
     help="Write a summary in Markdown, for the page of a CI job.",
 )
 @annotations_option
-@option(
-    "--rows",
-    type=click.IntRange(min=0),
-    default=8,
-    show_default=True,
-    group=REPORT,
-    help="Rows to show per check; failed ones are always shown.",
-)
+@rows_option("Rows to show per check; failed ones are always shown.")
 @click.pass_context
 def validate_command(
     context: click.Context,
