@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # type checkers read only imports; without these, every name 
     from bngrad.api import edit_batch_norms as edit_batch_norms
     from bngrad.api import finalize as finalize
     from bngrad.api import inspect as inspect
+    from bngrad.api import restore_batch_norms as restore_batch_norms
     from bngrad.api import rewrite as rewrite
     from bngrad.api import save as save
     from bngrad.api import training_step as training_step
@@ -75,7 +76,7 @@ if TYPE_CHECKING:  # type checkers read only imports; without these, every name 
     from bngrad.validation.report import Report as Report
 
 _NAMES = {
-    "api": "differentiate edit_batch_norms finalize inspect rewrite save training_step",
+    "api": "differentiate edit_batch_norms finalize inspect restore_batch_norms rewrite save training_step",
     "autodiff.backward": "Backward",
     "autodiff.metadata": "TrainingGraph read_training_graph",
     "autodiff.own_rules": "gradient",

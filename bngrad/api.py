@@ -21,17 +21,19 @@ from bngrad.io.files import save as save_ir
 from bngrad.io.writing import check_output
 from bngrad.option_fields import takes_keywords
 from bngrad.options import RewriteOptions
-from bngrad.training.options import BatchNormOptions, DifferentiateOptions, StepOptions
+from bngrad.training.batch_norm_options import BatchNormOptions, RestoreOptions
+from bngrad.training.options import DifferentiateOptions, StepOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import onnx
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from bngrad.inspection.inspect import Inspection
     from bngrad.options import RewriteKeywords
-    from bngrad.training.options import BatchNormKeywords, DifferentiateKeywords, StepKeywords
+    from bngrad.training.batch_norm_options import BatchNormKeywords, RestoreKeywords
+    from bngrad.training.options import DifferentiateKeywords, StepKeywords
     from bngrad.training.training_step import TrainingStep
 
 
@@ -328,6 +330,54 @@ def edit_batch_norms(
     result = edit(as_ir(model), BatchNormOptions(**options))
     warn([f"batch norm {name!r} is not folded: {reason}" for name, reason in result.kept.items()])
     return result.model if isinstance(model, ir.Model) else to_proto(result.model)
+
+
+@overload
+def restore_batch_norms(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    batches: Iterable[Mapping[str, ArrayLike]],
+    **options: Unpack[RestoreKeywords],
+) -> onnx.ModelProto: ...
+@overload
+def restore_batch_norms(
+    model: ir.Model, batches: Iterable[Mapping[str, ArrayLike]], **options: Unpack[RestoreKeywords]
+) -> ir.Model: ...
+
+
+@takes_keywords(RestoreOptions)
+def restore_batch_norms(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model,
+    batches: Iterable[Mapping[str, ArrayLike]],
+    **options: Unpack[RestoreKeywords],
+) -> onnx.ModelProto | ir.Model:
+    """Gives layers of a forward model batch norms with the statistics of data, and the same function.
+
+    The batch norm of a layer has the mean and the biased variance of the layer's output over all batches, in
+    inference mode, and the scale and bias with which it changes nothing, up to rounding. The layer loses its bias.
+    The new batch norms are in inference mode; ``training`` of `training_step` trains them.
+
+    Args:
+        model: A forward model: a path, an `onnx.ModelProto` or an `onnx_ir.Model`. It is not modified.
+        batches: Batches of any sizes: an array for each input that the layers depend on, by name, of the input's
+            type and shape. Other inputs, such as labels, may be left out.
+        layers: Names of Conv, ConvTranspose and Gemm nodes, or patterns such as ``layer1.*``; a pattern leaves out
+            those that have a batch norm. By default, those that the file records as folded.
+        epsilon: The epsilon of the new batch norms.
+
+    Returns:
+        The model with batch norms, without functions, of the same type as ``model``; an `onnx.ModelProto` if
+        ``model`` is a path.
+
+    Raises:
+        InputError: The model cannot be read; an array is missing, unknown, or of another type or shape; there is
+            no batch; a layer's output is not finite, or has one value for each channel in all batches; or
+            ``epsilon`` is not a finite number above 0.
+        ModelError: There is no such layer, a layer has a batch norm, or the model is not a forward model.
+    """
+    from bngrad.training.restore_batch_norms import Restoration  # noqa: PLC0415 - rarely needed
+
+    restored = Restoration(as_ir(model), RestoreOptions(**options)).run(batches).model
+    return restored if isinstance(model, ir.Model) else to_proto(restored)
 
 
 def inspect(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> Inspection:

@@ -15,7 +15,7 @@ from bngrad.errors import InputError
 from bngrad.io.writing import check_output
 from bngrad.option_fields import takes_keywords
 from bngrad.training.averaging import Client, averaged
-from bngrad.training.options import AverageKeywords, AverageOptions
+from bngrad.training.batch_norm_options import AverageKeywords, AverageOptions
 from bngrad.training.state_origin import StateDict
 from bngrad.training.step_files import read_document, write_document
 

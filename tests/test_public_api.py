@@ -15,6 +15,7 @@ import pytest
 
 import bngrad
 from bngrad import options
+from bngrad.training import batch_norm_options
 from bngrad.training import options as training_options
 from bngrad.validation import options as validation_options
 
@@ -67,6 +68,7 @@ NAMES = [
     "read_training_graph",
     "read_training_step",
     "register",
+    "restore_batch_norms",
     "rewrite",
     "save",
     "session",
@@ -149,6 +151,8 @@ def test_the_overload_of_protobuf_is_the_first(function):
 KEYWORDS = {
     "rewrite": (options.RewriteKeywords, options.RewriteOptions),
     "differentiate": (training_options.DifferentiateKeywords, training_options.DifferentiateOptions),
+    "edit_batch_norms": (batch_norm_options.BatchNormKeywords, batch_norm_options.BatchNormOptions),
+    "restore_batch_norms": (batch_norm_options.RestoreKeywords, batch_norm_options.RestoreOptions),
     "training_step": (training_options.StepKeywords, training_options.StepOptions),
     "validate": (validation_options.ValidateKeywords, validation_options.ValidateOptions),
 }

@@ -12,7 +12,7 @@ from bngrad.cli.help import Command
 from bngrad.cli.options import option, options_of
 from bngrad.cli.shell_completion import complete_files
 from bngrad.reports.visible import visible
-from bngrad.training.options import AverageOptions
+from bngrad.training.batch_norm_options import AverageOptions
 
 if TYPE_CHECKING:
     from bngrad.cli.documents import AverageDocument

@@ -11,7 +11,7 @@ from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.options import DATA, data_option, external_data_option, model_argument, option, options_of
 from bngrad.reports.visible import visible
-from bngrad.training.options import BatchNormOptions
+from bngrad.training.batch_norm_options import BatchNormOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,8 @@ def batchnorm_command(
     result = edit_batch_norms(source, chosen)
     samples, errors, notes = None, None, _notes(chosen)
     if data:
-        from bngrad.cli.statistics_setup import batch_size_of, data_inputs, equal_batches, load_dataset
+        from bngrad.cli.statistics_setup import batch_size_of, equal_batches, load_dataset
+        from bngrad.training.data_inputs import data_inputs
         from bngrad.training.output_errors import inference_model, output_errors
 
         before, after = inference_model(source), inference_model(result.model)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bngrad.cli.console import print_json, print_warnings
 from bngrad.cli.help import Command
-from bngrad.cli.options import DATA, data_option, external_data_option, model_argument, option
+from bngrad.cli.options import DATA, data_option, external_data_option, model_argument, option, options_of
 from bngrad.reports.visible import visible
+from bngrad.training.batch_norm_options import RestoreOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,27 +36,16 @@ if TYPE_CHECKING:
     group=DATA,
     help="Most samples in a batch.  [default: 32, or that of MODEL]",
 )
-@option(
-    "--layer",
-    "layers",
-    multiple=True,
-    metavar="NAME",
-    help="Conv, ConvTranspose or Gemm, or pattern such as `'layer1.*'`, that gets a batch norm (repeatable); a "
-    "pattern leaves out those that have one.  [default: those that MODEL records as folded]",
-)
-@option(
-    "--epsilon", type=float, default=1e-5, show_default=True, metavar="X", help="Epsilon of the new batch norms."
-)
+@options_of(RestoreOptions)
 @external_data_option
 def restore_command(
     model: Path,
     output: str,
     data: tuple[str, ...],
     batch_size: int | None,
-    layers: tuple[str, ...],
-    epsilon: float,
     external_data: ExternalData | None,
     as_json: bool,
+    **options: Any,  # noqa: ANN401 - fields of RestoreOptions
 ) -> None:
     """Give folded layers a batch norm again.
 
@@ -68,13 +58,14 @@ def restore_command(
     Documentation: [Restored batch norms](../guides/restore.md).
     """
     from bngrad.cli.outputs import data_notes
-    from bngrad.cli.statistics_setup import batch_size_of, data_inputs, equal_batches, load_dataset
+    from bngrad.cli.statistics_setup import batch_size_of, equal_batches, load_dataset
     from bngrad.io import files, writing
+    from bngrad.training.data_inputs import data_inputs
     from bngrad.training.restore_batch_norms import Restoration
 
     source = files.load(model)
     path = writing.check_output(output, model, source)
-    restoration = Restoration(source, layers or None, epsilon=epsilon)
+    restoration = Restoration(source, RestoreOptions(**options))
     inputs = data_inputs(source)
     dataset, _, notes = load_dataset(data, inputs, [name for name in inputs if name not in restoration.inputs])
     result = restoration.run(equal_batches(dataset, batch_size_of(dataset, batch_size), 0))

@@ -8,13 +8,13 @@ from bngrad.autodiff.loss_and_wrt import find_loss
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.name_messages import listed
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.training.data_inputs import data_inputs
 from bngrad.training.dataset import Dataset, load_data, permutation
 from bngrad.training.estimate_statistics import StatisticsEstimate
 from bngrad.training.inference_loss import InferenceLoss
 from bngrad.training.losses import append_loss
 from bngrad.training.metrics import evaluate
 from bngrad.training.options import LossOptions
-from bngrad.training.step_builder import data_input
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -139,12 +139,6 @@ def load_dataset(
     notes = [f"the data have {listed(unused)}, which the model does not take; not used"] if unused else []
     missing = [name for name in inputs if name not in arrays]
     return Dataset(arrays, {name: spec for name, spec in inputs.items() if name in arrays}), missing, notes
-
-
-def data_inputs(model: ir.Model) -> dict[str, DataInput]:
-    """Returns the inputs of a model that take data."""
-    values = [value for value in model.graph.inputs if not value.is_initializer()]
-    return {str(value.name): data_input(value) for value in values}
 
 
 def batch_size_of(dataset: Dataset, size: int | None) -> int:

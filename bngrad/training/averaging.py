@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bngrad.training.options import AverageOptions
+    from bngrad.training.batch_norm_options import AverageOptions
 
     Array = NDArray[Any]
 

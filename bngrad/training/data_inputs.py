@@ -1,4 +1,4 @@
-"""Checks of the arrays that are fed to the data inputs of a training step."""
+"""The data inputs of a model, and checks of the arrays that are fed to them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,41 @@ import numpy as np
 
 from bngrad.arguments import require_no_mask
 from bngrad.autodiff.size_conditions import condition_text, holds, names_in
-from bngrad.errors import InputError
+from bngrad.errors import InputError, ModelError
 from bngrad.graph.name_messages import listed, unknown_name
-from bngrad.opset.known_shapes import shape_text
+from bngrad.opset.known_shapes import known_shape, shape_text
 from bngrad.runtime.device_arrays import on_device
+from bngrad.training.step_info import DataInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import onnx_ir as ir
     from numpy.typing import NDArray
 
     from bngrad.autodiff.size_conditions import Condition
     from bngrad.runtime.device import Device
     from bngrad.runtime.device_arrays import DeviceArray
-    from bngrad.training.step_info import DataInput, StepInfo
+    from bngrad.training.step_info import StepInfo
 
     Array = NDArray[Any]
+
+
+def data_input(value: ir.Value) -> DataInput:
+    """Returns the metadata of a data input.
+
+    Raises:
+        ModelError: It has no type.
+    """
+    if value.dtype is None:
+        raise ModelError(f"input {value.name!r} has no type; add it to the model")
+    return DataInput(value.dtype.numpy().name, known_shape(value))
+
+
+def data_inputs(model: ir.Model) -> dict[str, DataInput]:
+    """Returns the inputs of a model that take data."""
+    values = [value for value in model.graph.inputs if not value.is_initializer()]
+    return {str(value.name): data_input(value) for value in values}
 
 
 def require_data(

@@ -29,7 +29,7 @@ from bngrad.training.to_inference import batch_norm_to_inference
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from bngrad.training.options import BatchNormOptions
+    from bngrad.training.batch_norm_options import BatchNormOptions
 
 
 class EditedBatchNorms(NamedTuple):

@@ -31,6 +31,8 @@ from bngrad.graph.torch_records import hand_over_folded
 from bngrad.inspection.model_warnings import folded_layers
 from bngrad.passes.check import check
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.runtime.device import CPU, Device
+from bngrad.training.data_inputs import data_inputs, require_data, require_known
 from bngrad.training.estimate_statistics import add_batches, evaluation_with_names
 from bngrad.training.finalize import inlined_copy
 from bngrad.training.fold_batch_norm import FOLDED
@@ -41,7 +43,9 @@ from bngrad.training.reestimated import Moments, Normalized, in_type
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
+
+    from bngrad.training.batch_norm_options import RestoreOptions
 
     Array = NDArray[Any]
 
@@ -63,30 +67,29 @@ class Restoration:
 
     Args:
         model: The forward model; it is not changed.
-        layers: Names or patterns of Conv, ConvTranspose and Gemm nodes; None for those that PyTorch's exporter
-            folded batch norms into.
-        epsilon: The epsilon of the new batch norms.
+        options: See `bngrad.restore_batch_norms`.
 
     Raises:
-        InputError: ``epsilon`` is not a finite number above 0.
+        InputError: The epsilon is not a finite number above 0.
         ModelError: There is no such layer; a layer has a batch norm, or no fixed number of channels or type; or
             the model is not a forward model.
     """
 
-    def __init__(self, model: ir.Model, layers: Sequence[str] | None = None, *, epsilon: float = 1e-5) -> None:
-        self._source, self._epsilon = model, epsilon_in_float32(epsilon)
+    def __init__(self, model: ir.Model, options: RestoreOptions) -> None:
+        self._source, self._epsilon = model, epsilon_in_float32(options.epsilon)
         self._model = inlined_copy(model)
         fold_branches(self._model)
         InferTypesPass()(self._model)
         self._names = node_names(self._model)
         numbers = {node: number for number, node in enumerate(self._model.graph)}
-        self._layers = {f"bngrad_layer_{numbers[node]}": node for node in self._chosen(layers)}
+        self._layers = {f"bngrad_layer_{numbers[node]}": node for node in self._chosen(options.layers)}
         keys = {numbers[node]: key for key, node in self._layers.items()}
         evaluation = evaluation_with_names(self._model, keys)
         axes = {key: _axes(node) for key, node in self._layers.items()}
         self.graph, self._outputs = moments_of_layers(evaluation, axes, model)
         self.inputs = [str(value.name) for value in self.graph.graph.inputs]
         """The data inputs that the layers depend on."""
+        self._data = data_inputs(model)
 
     def _chosen(self, patterns: Sequence[str] | None) -> list[ir.Node]:
         graph = self._model.graph
@@ -96,7 +99,7 @@ class Restoration:
             if not nodes:
                 raise ModelError(
                     "the file does not record layers that PyTorch's exporter or bngrad batchnorm folded batch "
-                    "norms into; name the layers with --layer, such as --layer '*' for all"
+                    "norms into; name the layers with --layer (layers=), such as --layer '*' for all"
                 )
             return nodes
         names = {node: self._names[node] for node in graph if node.op_type in _LAYERS and node.domain == ""}
@@ -112,19 +115,21 @@ class Restoration:
             selected |= possible
         return [node for node in names if node in selected]
 
-    def run(self, batches: Iterable[Mapping[str, Array]]) -> Restored:
+    def run(self, batches: Iterable[Mapping[str, ArrayLike]]) -> Restored:
         """Returns the model with batch norms that have the statistics of the data.
 
         Args:
-            batches: Batches: an array for each data input.
+            batches: Batches: an array for each data input; those that the layers do not depend on need no
+                array.
 
         Raises:
-            InputError: ONNX Runtime refuses the data, what the model computes is not finite, there is no batch, a
-                layer has one value for each channel in all batches, or a statistic does not fit into its type.
+            InputError: An array is missing, unknown, or of another type or shape; ONNX Runtime refuses the data,
+                what the model computes is not finite, there is no batch, a layer has one value for each channel in
+                all batches, or a statistic does not fit into its type.
         """
         norms = [Normalized(key, self._names[node], self._epsilon, "", "") for key, node in self._layers.items()]
         moments = Moments(norms, of="layer")
-        add_batches(moments, self.graph, self._outputs, batches)
+        add_batches(moments, self.graph, self._outputs, map(self._checked, batches))
         missing = [node for key, node in self._layers.items() if key not in moments.totals]
         if missing:
             raise ModelError(f"no output of the model depends on {describe(missing[0])}; choose other layers")
@@ -133,6 +138,13 @@ class Restoration:
             result[self._names[node]] = self._insert(node, moments.totals[key], names)
         check(self._model, self._source)
         return Restored(self._model, result, moments.batches)
+
+    def _checked(self, batch: Mapping[str, ArrayLike]) -> Mapping[str, Any]:
+        """Returns the arrays of a batch that the layers depend on."""
+        for name in batch:
+            require_known(name, self._data)
+        arrays = {name: batch[name] for name in self.inputs if name in batch}
+        return require_data(arrays, {name: self._data[name] for name in self.inputs}, (), Device.of(CPU))
 
     def _insert(self, node: ir.Node, moments: Array, names: Names) -> str:
         """Inserts the batch norm of a layer; returns its name."""

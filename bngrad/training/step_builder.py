@@ -9,19 +9,20 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.autodiff.metadata import KEY as TRAINING_GRAPH
-from bngrad.errors import InputError, ModelError
+from bngrad.errors import InputError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import unknown_name
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.training.clipping import clip_factor
+from bngrad.training.data_inputs import data_input
 from bngrad.training.evaluation import state_dtype, take_state
 from bngrad.training.loss_scaling import all_finite, inverse_scale, next_state
 from bngrad.training.optim.groups import options_of_weights
 from bngrad.training.optim.joint import Updates
 from bngrad.training.optim.nodes import UpdateNodes, Weight
-from bngrad.training.step_info import DataInput, StateTensor, StepInfo
+from bngrad.training.step_info import StateTensor, StepInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -316,14 +317,3 @@ def _fitting(value: ir.Value, array: Array) -> Array:
             f"expected {shape_text(shape)}"
         )
     return array
-
-
-def data_input(value: ir.Value) -> DataInput:
-    """Returns the metadata of a data input.
-
-    Raises:
-        ModelError: It has no type.
-    """
-    if value.dtype is None:
-        raise ModelError(f"input {value.name!r} has no type; add it to the model")
-    return DataInput(value.dtype.numpy().name, known_shape(value))

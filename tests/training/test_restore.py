@@ -15,7 +15,6 @@ import bngrad
 from bngrad.cli import run
 from bngrad.errors import InputError, ModelError
 from bngrad.io.files import as_ir, to_proto
-from bngrad.training.restore_batch_norms import Restoration
 from statistics_cases import HEADER, initializers
 
 TEXT = """g (float[N,2,6,6] x, int64[N] labels) => (float loss, float[N,3] logits) {
@@ -59,9 +58,14 @@ def batches(sizes=(6, 3, 12)):
     ]
 
 
-def restored(model, *args, **options):
-    result = Restoration(as_ir(model), *args, **options).run(batches())
-    return to_proto(result.model), result.batch_norms
+def restored(model, layers=None, **options):
+    """The model with batch norms, and their names by layer."""
+    result = bngrad.restore_batch_norms(model, batches(), layers=layers, **options)
+    before = {node.name for node in model.graph.node}
+    new = [
+        node.name for node in result.graph.node if node.op_type == "BatchNormalization" and node.name not in before
+    ]
+    return result, {name.removesuffix("/batch_norm"): name for name in new}
 
 
 def outputs(model, *names):
@@ -131,17 +135,47 @@ def test_data_that_are_not_finite():
     data = batches((3,))
     data[0]["x"][0] = np.inf
     with pytest.raises(InputError, match="the output of layer 'conv1' is not finite in batch 1"):
-        Restoration(as_ir(network()), ["conv1"]).run(data)
+        bngrad.restore_batch_norms(network(), data, layers=["conv1"])
 
 
 def test_a_variance_of_one_value_is_refused():
     (data,) = batches((1,))
-    assert Restoration(as_ir(network()), ["conv1"]).run([data]).batch_norms  # 16 values for each channel
+    assert bngrad.restore_batch_norms(network(), [data], layers=["conv1"])  # 16 values for each channel
     with pytest.raises(
         InputError, match=r"layer 'fc1' has one value for each channel in all data, whose variance is"
     ):
-        Restoration(as_ir(network()), ["fc1"]).run([data])
-    assert Restoration(as_ir(network()), ["fc1"]).run([data, data]).batches == 2
+        bngrad.restore_batch_norms(network(), [data], layers=["fc1"])
+    assert bngrad.restore_batch_norms(network(), [data, data], layers=["fc1"])
+
+
+WRONG_BATCHES = {
+    "none": ([], "there is no batch"),
+    "missing": ([{"labels": np.zeros(3, np.int64)}], "there is no data for 'x'; expected an array for 'x'"),
+    "unknown": (
+        [{"x": np.zeros((3, 2, 6, 6), np.float32), "y": 0}],
+        "'y' is not a data input of this model",
+    ),
+    "another type": ([{"x": np.zeros((3, 2, 6, 6))}], "'x' is float64; expected float32: convert it with"),
+    "another shape": ([{"x": np.zeros((3, 2, 6), np.float32)}], "'x' has shape [3, 2, 6]; expected ["),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_BATCHES)
+def test_batches_that_are_refused(case):
+    data, message = WRONG_BATCHES[case]
+    with pytest.raises(InputError) as error:
+        bngrad.restore_batch_norms(network(), data, layers=["conv1"])
+    assert str(error.value).startswith(message)
+
+
+def test_kinds_of_models(tmp_path):
+    """A path, a ModelProto and an onnx_ir model give the same model; labels may be left out."""
+    path, data = tmp_path / "net.onnx", [{"x": batch["x"]} for batch in batches()]
+    onnx.save(network(), path)
+    expected = restored(network(), ["fc*"])[0]
+    assert bngrad.restore_batch_norms(path, data, layers=["fc*"]) == expected
+    result = bngrad.restore_batch_norms(as_ir(network()), iter(data), layers=["fc*"])
+    assert to_proto(result) == expected
 
 
 def test_a_bias_that_another_node_reads_stays():
@@ -175,10 +209,11 @@ def test_a_file_in_which_pytorchs_exporter_folded_a_batch_norm(version):
     with pytest.raises(ModelError, match="or restore them from data with bngrad restore"):
         bngrad.training_step(model)
     data = np.random.default_rng(0).standard_normal((4, 2, 3, 3)).astype(np.float32)
-    result = Restoration(as_ir(model)).run([{"x": data}])
-    ((layer, name),) = result.batch_norms.items()
+    result = bngrad.restore_batch_norms(model, [{"x": data}])
+    (name,) = (node.name for node in result.graph.node if node.name.endswith("/batch_norm"))
+    layer = name.removesuffix("/batch_norm")
     with pytest.warns(bngrad.BngradWarning, match="trained as one"):  # equal initializers that the exporter merged
-        step = bngrad.training_step(to_proto(result.model), training=["*"])
+        step = bngrad.training_step(result, training=["*"])
     assert name in {norm.name for norm in step.info.batch_norms}
     assert f"{layer}/scale" in step.info.names("weight")
     labels = np.array([0, 1, 2, 0])
@@ -186,7 +221,7 @@ def test_a_file_in_which_pytorchs_exporter_folded_a_batch_norm(version):
     losses = [trainer.step(x=data, labels=labels) for _ in range(5)]
     assert losses[-1] < losses[0]
     with pytest.raises(ModelError, match="the file does not record layers"):
-        Restoration(result.model)
+        bngrad.restore_batch_norms(result, [{"x": data}])
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
