@@ -197,6 +197,9 @@ def training_step(
         ema: The decay, such as 0.999, of moving averages of weights and running statistics, which the state has
             beside these, as `torch.optim.swa_utils.AveragedModel` with buffers. Evaluation and the inference model
             use them. None for none.
+        swa: The update from which on equal averages are kept in place of moving ones, as by `AveragedModel` with
+            buffers in each update; the averages before are the weights themselves. None for none.
+        swa_every: The number of updates from one that is averaged to the next; None for 1.
         precision: ``mixed`` computes in float16 where that is safe, with a scale of the loss that follows the
             gradients; ``mixed-bfloat16`` in bfloat16. The state, the evaluation graph and the inference model have
             the types of the model. ``model`` computes in them, too.

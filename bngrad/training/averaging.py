@@ -175,7 +175,7 @@ def _ranges(first: Client) -> set[str]:
 
 
 def _averages(first: Client) -> dict[str, str]:
-    """Returns the names of the moving averages of a step with ``ema``, by what they are of."""
+    """Returns the names of the averages of a step with ``ema`` or ``swa``, by what they are of."""
     averages = first.document.get("averages") or {}
     if not isinstance(averages, dict) or not set(averages.values()) <= first.arrays.keys():
         raise InputError(f"{first.name} does not have the averages that it records; expected a state of bngrad")

@@ -124,6 +124,8 @@ class UpdateKeywords(TypedDict, total=False):
     clip_norm: float | None
     accumulate: int
     ema: float | None
+    swa: int | None
+    swa_every: int | None
     precision: Precision
     init_scale: float | None
     growth_interval: int | None
@@ -152,6 +154,21 @@ class UpdateOptions(Options):
         "evaluation and the inference model use.",
         group=OPTIMIZER,
         metavar="DECAY",
+    )
+    swa: int | None = option(
+        None,
+        "Keep [equal averages](../guides/averaged-weights.md) of weights and running statistics from update N "
+        "on, in place of moving ones.",
+        group=OPTIMIZER,
+        metavar="N",
+        minimum=1,
+    )
+    swa_every: int | None = option(
+        None,
+        "Average every N-th update, for --swa.  [default: 1]",
+        group=OPTIMIZER,
+        metavar="N",
+        minimum=1,
     )
     precision: Precision = option(
         "model",

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from bngrad.errors import InputError
+from bngrad.training.step_info import AVERAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ def origin_of(info: StepInfo) -> dict[str, Any]:
         "optimizer": dict(info.optimizer),
         "accumulate": info.accumulate,
         "clip_norm": info.clip_norm,
-        "ema": info.ema,
+        **{name: getattr(info, name) for name in AVERAGES},
         "synchronized": info.synchronized,
         "fingerprint": None if info.fingerprint is None else vars(info.fingerprint),
     }
@@ -109,7 +110,7 @@ def differences(origin: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         lines.append(f"it was made with {first}, the step has {second}")
     lines += [
         f"it was made with {name} {origin.get(name)}, the step has {now.get(name)}"
-        for name in ("accumulate", "clip_norm", "ema")
+        for name in ("accumulate", "clip_norm", *AVERAGES)
         if origin.get(name) != now.get(name)
     ]
     was, has = origin.get("fingerprint"), now.get("fingerprint")

@@ -39,6 +39,7 @@ from bngrad.training.quantize import quantization_of
 from bngrad.training.state_batch_norms import state_batch_norms
 from bngrad.training.step_builder import StepBuilder
 from bngrad.training.step_info import Fingerprint, StepInfo, write_step_info
+from bngrad.training.weight_averages import WeightAverages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +100,8 @@ def build_step(
     """
     options = replace(options, **changes)
     optimizer, clip_norm, accumulate = make_optimizer(options.optimizer), options.clip_norm, options.accumulate
-    _require_numbers(clip_norm, accumulate, options.ema)
+    averages = WeightAverages.of(options)
+    _require_numbers(clip_norm, accumulate)
     _require_groups(options.groups)
     scaling = LossScaling.of(options)
     clip_norm = None if clip_norm is None else float(clip_norm)
@@ -132,7 +134,7 @@ def build_step(
         groups=options.groups,
         clip_norm=clip_norm,
         accumulate=accumulate,
-        ema=options.ema,
+        averages=averages,
         scaling=scaling,
     )
     info = builder.finish(
@@ -140,7 +142,7 @@ def build_step(
         optimizer=hyperparameters(optimizer),
         clip_norm=clip_norm,
         accumulate=accumulate,
-        ema=options.ema,
+        **({} if averages is None else vars(averages)),
         synchronized=options.sync,
         quantization=quantization,
     )
@@ -207,9 +209,7 @@ def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Finger
     )
 
 
-def _require_numbers(clip_norm: float | None, accumulate: int, ema: float | None) -> None:
-    if ema is not None and not 0 < require_number("ema", ema) < 1:
-        raise InputError(f"ema is {ema}; expected a decay between 0 and 1, such as 0.999, or None for no averages")
+def _require_numbers(clip_norm: float | None, accumulate: int) -> None:
     if clip_norm is not None and not 0 < require_number("clip_norm", clip_norm) < np.inf:
         raise InputError(f"clip_norm is {clip_norm}; expected a finite number above 0, or None for no clipping")
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:

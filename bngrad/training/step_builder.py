@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bngrad.training.loss_scaling import LossScaling
     from bngrad.training.optimizers import Optimizer, ParameterGroup
     from bngrad.training.step_info import Role
+    from bngrad.training.weight_averages import WeightAverages
 
     Array = NDArray[Any]
 
@@ -109,7 +110,7 @@ class StepBuilder:
         groups: Sequence[ParameterGroup],
         clip_norm: float | None,
         accumulate: int,
-        ema: float | None = None,
+        averages: WeightAverages | None = None,
         scaling: LossScaling | None = None,
     ) -> None:
         """Adds the update of the state.
@@ -119,7 +120,7 @@ class StepBuilder:
             groups: The parameter groups.
             clip_norm: The largest global norm of the gradients; None for none.
             accumulate: The number of calls of one update.
-            ema: The decay of moving averages; None for none.
+            averages: The averages of weights and running statistics; None for none.
             scaling: The loss scaling, if the training graph has an input for the scale.
 
         Raises:
@@ -159,23 +160,32 @@ class StepBuilder:
             new = optimizer.update(nodes, updates[-1])
             for old, value in zip((weight, *slots), new, strict=True):
                 self._set(old, value, apply)
-        if apply is None and scaling is None and ema is None:
+        if apply is None and scaling is None and averages is None:
             self.updates = Updates(self._graph, make, optimizer, nodes, updates)
         self._set(count, counted, apply)
         for name, output in self._training_graph.running_statistics.items():
             self._set(self._inputs[name], make.cast(outputs[output], dtype_of(self._inputs[name])), None)
-        if ema is not None:
-            self._add_averages(ema, make.op("Equal", counted, make.int64(made_before + 1)), apply)
+        if averages is not None:
+            made = make.typed("Sub", counted, make.int64(made_before)) if made_before else counted
+            self._add_averages(averages, made, apply)
         if scaling is not None and is_finite is not None:
             self._new = {name: make.where(is_finite, new, self._inputs[name]) for name, new in self._new.items()}
             state = [self._inputs[name] for name in self._scaler]
             scaler = next_state(make, state, is_finite, scaling.growth_interval)
             self._new |= dict(zip(self._scaler, scaler, strict=True))
 
-    def _add_averages(self, decay: float, is_first: ir.Value, apply: ir.Value | None) -> None:
-        """Adds moving averages, average + (1 - decay) (new - average); the first is the new value itself."""
+    def _add_averages(self, averages: WeightAverages, updates: ir.Value, apply: ir.Value | None) -> None:
+        """Adds averages of weights and running statistics.
+
+        Args:
+            averages: The kind of averages.
+            updates: The number of updates with this one.
+            apply: True if this call updates the weights; None if every call does.
+        """
         make = self._make
-        is_first.type, is_first.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+        counted, due = averages.counted(make, updates)
+        if due is not None:
+            apply = due if apply is None else make.typed("And", due, apply)
         names = [name for name, entry in self._entries.items() if entry.role in ("weight", "running_statistic")]
         shares: dict[ir.DataType, ir.Value] = {}
         for name in names:
@@ -183,7 +193,7 @@ class StepBuilder:
             if not dtype.is_floating_point():
                 continue  # a counter
             if dtype not in shares:
-                shares[dtype] = make.where(is_first, make.constant(1, dtype), make.constant(1 - decay, dtype))
+                shares[dtype] = averages.share(make, counted, dtype)
             old = self._new_state(f"{name}/average", "average", self.state[name].copy(), name)
             new = self._new[name]
             distance = make.typed("Sub", new, old)

@@ -93,7 +93,7 @@ class StepEvaluation:
     def _values(self, state: StateBuffers, calls: int, *, averages: bool) -> dict[str, onnxruntime.OrtValue]:
         """The values of the state, with averages in place of what they are of."""
         inputs = dict(state.inputs)
-        if not averages or self._info.ema is None:
+        if not averages or not self._info.averages:
             return inputs
         if self._info.flat is None:
             return inputs | {name: inputs[average] for name, average in self._info.averages.items()}

@@ -55,6 +55,9 @@ Role = Literal[
     "skipped",
 ]
 
+AVERAGES = ("ema", "swa", "swa_every")
+"""The hyperparameters of averages, which a step without them does not record."""
+
 _ADVICE = "make the step again with bngrad step"
 
 
@@ -186,6 +189,10 @@ class StepInfo:
     """The batch norms that read a tensor of the state; none for a step of an older bngrad."""
     ema: float | None = None
     """The decay of the moving averages of weights and running statistics; None if there are none."""
+    swa: int | None = None
+    """The first update that equal averages of weights and running statistics have; None if there are none."""
+    swa_every: int | None = None
+    """The number of updates from one that they have to the next; None if there are none."""
     quantization: Quantization | None = None
     """The tensors and weights that the step rounds to 8 bits; None for none."""
     loss_scale: str | None = None
@@ -203,11 +210,11 @@ class StepInfo:
 
     @property
     def averages(self) -> dict[str, str]:
-        """The names of the moving averages, by those of the weights and running statistics."""
+        """The names of the averages, by those of the weights and running statistics."""
         return {str(entry.weight): name for name, entry in self.state.items() if entry.role == "average"}
 
     def averaged(self, arrays: "Mapping[str, Array]") -> "dict[str, Array]":
-        """Returns a state with the moving averages in place of weights and running statistics."""
+        """Returns a state with the averages in place of weights and running statistics."""
         return {**arrays, **{name: arrays[average] for name, average in self.averages.items()}}
 
     def require_state(self, arrays: "Mapping[str, Array]") -> "dict[str, Array]":
@@ -308,8 +315,7 @@ def write_step_info(model: "ir.Model", info: StepInfo) -> None:
         document["flat"] = _set_fields(info.flat)
     if info.fingerprint is not None:
         document["fingerprint"] = vars(info.fingerprint)
-    if info.ema is not None:
-        document["ema"] = info.ema
+    document |= {name: value for name in AVERAGES if (value := getattr(info, name)) is not None}
     if info.quantization is not None:
         document["quantization"] = vars(info.quantization)
     model.metadata_props[KEY] = json.dumps(document)

@@ -136,8 +136,8 @@ class Trainer:
         """The further outputs of the last step, by name."""
         self.history = History(step.model, described(step.info, implementation, device), device)
         """The losses of the steps; `History.add` adds validations, which `report` shows, too."""
-        self.uses_averages = step.info.ema is not None
-        """True if `evaluate`, `estimate_statistics` and `finalize` take the moving averages of the step; False to
+        self.uses_averages = bool(step.info.averages)
+        """True if `evaluate`, `estimate_statistics` and `finalize` take the averages of the step; False to
         take the weights and running statistics themselves."""
         self._evaluation = StepEvaluation(step, make_session, self.device)
         self.load_state_dict(self._training_step.state)

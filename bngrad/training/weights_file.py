@@ -40,7 +40,7 @@ class Weights(NamedTuple):
 def load_weights(path: str | os.PathLike[str]) -> Weights:
     """Reads an .npz or a .safetensors file. The optimizer state and counters of a state are left out.
 
-    Moving averages, of a step with ``ema``, take the place of weights and running statistics.
+    Averages, of a step with ``ema`` or ``swa``, take the place of weights and running statistics.
 
     Raises:
         InputError: The file cannot be read, or is of another format.

@@ -26,7 +26,7 @@ from bngrad.passes.imports.decomposed.candidates import Candidate
 from bngrad.reports.compare.comparison import Comparison
 from bngrad.runtime.environment import Environment
 from bngrad.training.options import Layout
-from bngrad.training.step_info import VERSION, DataInput, FlatState, StateTensor, StepInfo
+from bngrad.training.step_info import AVERAGES, VERSION, DataInput, FlatState, StateTensor, StepInfo
 from bngrad.validation.report import Check, Report
 from bngrad.validation.statistics import TensorStatistics
 
@@ -60,7 +60,10 @@ _PROPERTIES = {
 }
 """Properties that documents have besides the fields."""
 
-_OMITTED = {StateTensor: ("new", "weight", "offset", "updates_behind"), StepInfo: ("flat", "ema", "quantization")}
+_OMITTED = {
+    StateTensor: ("new", "weight", "offset", "updates_behind"),
+    StepInfo: ("flat", *AVERAGES, "quantization"),
+}
 """Fields that are left out where they are None."""
 
 _HIDDEN = {Report: ("nodes",)}

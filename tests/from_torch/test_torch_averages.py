@@ -1,4 +1,4 @@
-"""The moving averages of a step against `torch.optim.swa_utils.AveragedModel`."""
+"""The averages of a step against `torch.optim.swa_utils.AveragedModel`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,34 @@ from bngrad.torch import training_step  # noqa: E402 - it imports torch
 DECAY = 0.9
 
 
-def test_weights_buffers_and_statistics():
+SWA = {"swa": 3, "swa_every": 2}
+KINDS = {
+    "ema": ({"ema": DECAY}, {"multi_avg_fn": get_ema_multi_avg_fn(DECAY)}, range(6)),
+    "swa": (SWA, {}, range(2, 6, 2)),
+    "swa that has not begun": ({"swa": 9}, {}, [5]),  # the weights themselves
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_buffers_and_statistics(kind):
+    options, functions, updates = KINDS[kind]
     module = torch.nn.Sequential(
         torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
     )
     batches = [(torch.randn(16, 5) + 2, torch.randint(0, 3, (16,))) for _ in range(6)]
     cross_entropy = torch.nn.functional.cross_entropy
-    step = training_step(copy.deepcopy(module), cross_entropy, batches[0], optimizer="sgd", ema=DECAY)
+    step = training_step(copy.deepcopy(module), cross_entropy, batches[0], optimizer="sgd", **options)
     trainer = bngrad.Trainer(step, learning_rate=0.1)
-    averaged = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True)
+    averaged = AveragedModel(module, use_buffers=True, **functions)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     names = list(step.info.data)
-    for x, labels in batches:
+    for index, (x, labels) in enumerate(batches):
         trainer.step(**dict(zip(names, (x.numpy(), labels.numpy()), strict=True)))
         optimizer.zero_grad()
         cross_entropy(module(x), labels).backward()
         optimizer.step()
-        averaged.update_parameters(module)
+        if index in updates:
+            averaged.update_parameters(module)
     expected = averaged.module.state_dict()
     for name, average in step.info.averages.items():
         actual = trainer.state_dict()[average]

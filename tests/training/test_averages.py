@@ -1,4 +1,4 @@
-"""Moving averages of weights and running statistics in the state of a step."""
+"""Moving and equal averages of weights and running statistics in the state of a step."""
 
 from __future__ import annotations
 
@@ -54,6 +54,39 @@ def test_the_averages_of_numpy(layout, accumulate):
         np.testing.assert_allclose(trainer.state_dict()[name], array, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.parametrize(("layout", "accumulate"), [("named", 1), ("flat", 2)])
+@pytest.mark.parametrize(("start", "every"), [(1, 1), (3, 2), (9, 1)])
+def test_equal_averages_of_numpy(layout, accumulate, start, every):
+    options = {"optimizer": "adam", "layout": layout, "accumulate": accumulate}
+    step = bngrad.training_step(network(), swa=start, swa_every=every, **options)
+    assert (step.info.ema, step.info.swa, step.info.swa_every) == (None, start, every)
+    _, states = trained(step, 7 * accumulate)
+    updated = states[accumulate - 1 :: accumulate]
+    for name, averaged in step.info.averages.items():
+        for number, state in enumerate(updated, 1):
+            due = [entry[name] for entry in updated[start - 1 : number : every]]
+            expected = np.mean(due, axis=0, dtype=np.float64) if number >= start else state[name]
+            np.testing.assert_allclose(state[averaged], expected, rtol=2e-6, atol=1e-7, err_msg=averaged)
+
+
+WRONG_AVERAGES = {
+    "decay": ({"ema": 1}, "ema is 1; expected a decay between 0 and 1"),
+    "start": ({"swa": 0}, "swa is 0; expected a number of updates (int), at least 1"),
+    "no number": ({"swa": True}, "swa is True; expected a number of updates (int), at least 1"),
+    "every": ({"swa": 2, "swa_every": 0}, "swa_every is 0; expected a number of updates (int), at least 1"),
+    "both": ({"swa": 2, "ema": 0.9}, "both ema and swa are given; a step keeps one average of each weight"),
+    "every without swa": ({"swa_every": 2}, "swa_every is 2, but there is no swa; expected it with swa"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_AVERAGES)
+def test_averages_that_are_refused(case):
+    options, message = WRONG_AVERAGES[case]
+    with pytest.raises(InputError) as error:
+        bngrad.training_step(network(), **options)
+    assert str(error.value).startswith(message)
+
+
 @pytest.mark.parametrize("layout", ["named", "flat"])
 def test_evaluation_and_the_inference_model_use_them(layout):
     step = step_of(layout=layout)
@@ -76,9 +109,9 @@ def test_evaluation_and_the_inference_model_use_them(layout):
     assert trainer.evaluate(**data)["loss"] == before
 
 
-@pytest.mark.parametrize("layout", ["named", "flat"])
-def test_statistics_of_the_averaged_weights(layout):
-    step = bngrad.training_step(stacked("float"), loss="loss", training=["*"], ema=DECAY, layout=layout)
+@pytest.mark.parametrize(("layout", "kind"), [("named", {"ema": DECAY}), ("flat", {"swa": 2})])
+def test_statistics_of_the_averaged_weights(layout, kind):
+    step = bngrad.training_step(stacked("float"), loss="loss", training=["*"], layout=layout, **kind)
     trainer, batches = bngrad.Trainer(step, learning_rate=0.05), uneven_batches(dtype=np.float32)
     for data in batches:
         trainer.step(**data)
@@ -111,12 +144,20 @@ def test_files(tmp_path, monkeypatch, capsys):
     plain = bngrad.Trainer(bngrad.training_step(network(), optimizer="adam", ema=0.5), learning_rate=0)
     with pytest.raises(InputError, match=r"it was made with ema 0\.9, the step has 0\.5"):
         plain.load("run.safetensors")
+    plain = bngrad.Trainer(bngrad.training_step(network(), optimizer="adam", swa=2), learning_rate=0)
+    with pytest.raises(
+        InputError, match=r"ema 0\.9, the step has None; it was made with swa None, the step has 2;"
+    ):
+        plain.load("run.safetensors")
     onnx.save(network(), "net.onnx")
     assert run(["finalize", "net.onnx", "--weights", "run.safetensors", "-o", "out.onnx"]) == 0
     values = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load("out.onnx").graph.initializer}
     np.testing.assert_array_equal(values["kernel"], states[-1]["kernel/average"])
     assert run(["step", "net.onnx", "-o", "step.onnx", "--ema", "0.9"]) == 0
     assert "average" in {entry.role for entry in bngrad.read_training_step("step.onnx").info.state.values()}
+    assert run(["step", "net.onnx", "-o", "step.onnx", "--swa", "5", "--swa-every", "2"]) == 0
+    info = bngrad.read_training_step("step.onnx").info
+    assert (info.swa, info.swa_every, bool(info.averages)) == (5, 2, True)
     assert run(["step", "net.onnx", "-o", "step.onnx", "--ema", "1"]) == 2
     assert "ema is 1.0; expected a decay between 0 and 1, such as 0.999" in capsys.readouterr().err
 
