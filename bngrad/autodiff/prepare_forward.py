@@ -60,7 +60,7 @@ from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
-from bngrad.passes.prepare.split_sequences import split_sequences
+from bngrad.passes.prepare.resolve_sequences import resolve_sequences
 from bngrad.passes.prepare.stable_logs import StableLogsPass
 from bngrad.passes.prepare.time_first import put_time_first
 
@@ -95,9 +95,11 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     put_time_first(model.graph, names)
     InferTypesPass()(model)
     expand(model, default_weights(model.graph) if wrt is None else _values(model.graph, wrt))
-    while fold_branches(model):
+    while resolve_sequences(model.graph, names) or fold_branches(model):
         InferTypesPass()(model)
     infer_bodies(model)
+    if resolve_sequences(model.graph, names):  # in bodies, whose types are complete now
+        infer_bodies(model)
     require_possible(model)
     _refuse_windows_beyond(model)
     StableLogsPass(names)(model)
@@ -105,8 +107,6 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     graph = model.graph
     weights = default_weights(graph) if wrt is None else [v for v in graph.initializers.values() if v.name in wrt]
     ImportDecomposedPass(kept=weights, forward_only=True)(model)
-    if split_sequences(model.graph, names):
-        InferTypesPass()(model)
     if _reshape_to_channels(model.graph, names):
         InferTypesPass()(model)
     FoldAffinePass(names)(model)

@@ -18,7 +18,7 @@ from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.graph.constant_value import RANDOM_OPS, constant_value
 from bngrad.graph.framework import record_framework
 from bngrad.graph.fresh_names import Names
-from bngrad.passes.prepare.split_sequences import split_sequences
+from bngrad.passes.prepare.resolve_sequences import resolve_sequences
 from bngrad.torch.draws import unvalidated_distributions
 from bngrad.torch.in_ops import InOps
 from bngrad.torch.no_grad import detach_no_grad
@@ -172,7 +172,7 @@ def clean_up(model: ir.Model) -> None:
     Initializers that are graph inputs are neither computed with nor merged with equal ones.
     """
     # onnxscript fails to fold a split into parts of a computed size.
-    split_sequences(model.graph, Names(model))
+    resolve_sequences(model.graph, Names(model))
     with quiet():
         # By default onnxscript folds a Dropout of a constant.
         optimizer.fold_constants(model, should_fold=lambda node: False if node.op_type in RANDOM_OPS else None)

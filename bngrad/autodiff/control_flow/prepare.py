@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from bngrad.autodiff.control_flow.branches import branches_of
+from bngrad.graph.body_nodes import move_before, set_name
 from bngrad.graph.constant_value import fixed_value
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.nodes import all_nodes, owner
-from bngrad.graph.subgraphs import detach, nodes_of, subgraphs
+from bngrad.graph.subgraphs import detach, subgraphs
 from bngrad.passes.prepare.infer_types import CONTRADICTS
 
 if TYPE_CHECKING:
@@ -57,25 +59,16 @@ def _inline(node: ir.Node, branch: ir.Graph, names: Names, used: Counter[str | N
     _make_own_outputs(branch, names)
     outputs = list(branch.outputs)
     branch.outputs.clear()
-    for value in list(branch.initializers.values()):
-        del branch.initializers[str(value.name)]
-        _rename(value, names, used)
-        graph.register_initializer(value)
-    nodes = list(branch)
-    branch.remove(nodes)
-    for value in (value for inner in nodes_of(nodes) for value in inner.outputs):
-        _rename(value, names, used)
+    move_before(node, branch, partial(_rename, names=names, used=used))
     for other in subgraphs(node):
         detach(other)
-    ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, list(node.outputs), outputs)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [], list(node.outputs), outputs)
 
 
 def _rename(value: ir.Value, names: Names, used: Counter[str | None]) -> None:
     """Renames a value of a branch if another graph, from which the value can be seen now, has one of that name."""
     if value.name and used[value.name] > 1:
-        tensor, value.const_value = value.const_value, None  # its tensor may be another model's
-        value.name = names.fresh(value.name)
-        value.const_value = tensor
+        set_name(value, names.fresh(value.name))
 
 
 def _make_own_outputs(body: ir.Graph, names: Names) -> None:

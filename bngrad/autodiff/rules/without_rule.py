@@ -8,7 +8,7 @@ from __future__ import annotations
 from bngrad.opset import synchronized
 
 _REASONS: dict[str, str] = {
-    "sequences": """
+    "dynamic sequences and optionals": """
         ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct
         SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence
     """,

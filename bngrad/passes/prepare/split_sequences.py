@@ -1,132 +1,102 @@
-"""Replaces a sequence that a split creates and constant indices read: PyTorch's chunk, split and unbind.
+"""The parts into which a SplitToSequence cuts its input: PyTorch's chunk, split and unbind.
 
 ::
 
-    s = SplitToSequence(x, [a, b])   y = SequenceAt(s, 1)    ->    _, y = Split(x, [a, b])
-    s = SplitToSequence(x, n)        y = SequenceAt(s, 1)    ->    y = Slice(x, n, 2 n), where the size is unknown
-    s = SplitToSequence(x, n)        y = SequenceAt(s, 1)    ->    the same where a node computes the scalar n
-    s = SplitToSequence(x)           y = SequenceAt(s, 1)    ->    y = Slice(x, 1, 2), or Gather without keepdims
-
-Values of a sequence type have no gradient rules; Split, Slice and Gather do. A sequence that anything else reads,
-or that is read by a computed index, stays.
+    s = SplitToSequence(x, [a, b])   s[1] = Split(x, [a, b])[1]
+    s = SplitToSequence(x, n)        s[1] = Slice(x, n, 2 n), where the size of x is unknown
+    s = SplitToSequence(x, n)        the same where a node computes the scalar n
+    s = SplitToSequence(x)           s[1] = Slice(x, 1, 2), or Gather without keepdims
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx_ir as ir
 
 from bngrad.graph.constant_value import constant_value
 from bngrad.graph.node_makers import NodesBefore
-from bngrad.graph.nodes import owner, remove
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from bngrad.graph.fresh_names import Names
 
 _END = np.iinfo(np.int64).max
 
 
-class _Parts(NamedTuple):
-    """The parts into which a SplitToSequence cuts its input along an axis."""
-
-    axis: int
-    sizes: list[int] | None
-    """The sizes of the parts; None where they depend on an unknown dimension."""
-    size: int
-    """The size of all parts but the last, if ``sizes`` is None."""
-    keepdims: bool
-    computed: ir.Value | None = None
-    """The scalar that ``size`` stands for, if it is not constant."""
-
-
-def split_sequences(graph: ir.Graph, names: Names) -> bool:
-    """Replaces the sequences of a graph; returns whether there were any.
+class SplitParts:
+    """The parts of the input of a SplitToSequence along an axis; nodes for them are made when they are asked for.
 
     Args:
-        graph: The main graph of a model with types; it is changed.
+        node: The node, which stays.
+        x: Its input, of known rank.
         names: The source of new names.
     """
-    nodes = [node for node in graph if (node.domain, node.op_type) == ("", "SplitToSequence")]
-    replaced = [_replace(node, names) for node in nodes]
-    return any(replaced)
 
+    def __init__(self, node: ir.Node, x: ir.Value, names: Names) -> None:
+        assert x.shape is not None, "its rank is known"  # noqa: S101
+        self._x = x
+        self._make = NodesBefore(node, names, node.name or node.op_type)
+        self._parts: dict[int, ir.Value] = {}
+        self._axis = node.attributes.get_int("axis", 0) % len(x.shape)
+        self._computed: ir.Value | None = None
+        self._size: int | None = 1
+        self._sizes: list[int] | None = None
+        self._keepdims = True
+        length = x.shape[self._axis]
+        split = node.inputs[1] if len(node.inputs) > 1 else None
+        tensor = None if split is None else constant_value(split)
+        if split is None:
+            self._keepdims = bool(node.attributes.get_int("keepdims", 1))
+            self._set_size(1, length)
+        elif tensor is None:
+            self._size = None
+            self._computed = split if split.shape is not None and not len(split.shape) else None
+        elif tensor.numpy().ndim:
+            self._sizes = [int(size) for size in tensor.numpy()]
+        else:
+            self._set_size(int(tensor.numpy()), length)
 
-def _replace(node: ir.Node, names: Names) -> bool:
-    """Replaces one node and its readers; returns whether it could."""
-    parts, users = _parts(node), [user for user, _ in node.outputs[0].uses()]
-    indices = {user: _index(user) for user in users}
-    chosen = {user: index for user, index in indices.items() if index is not None}
-    if parts is None or len(chosen) != len(users) or node.outputs[0].is_graph_output():
-        return False
-    count = len(parts.sizes) if parts.sizes is not None else None
-    if any(not -count <= i < count if count is not None else i < 0 for i in chosen.values()):
-        return False
-    x = node.inputs[0]
-    assert x is not None, "a node without data has no parts"  # noqa: S101
-    make = NodesBefore(node, names, node.name or node.op_type)
-    if parts.keepdims and parts.sizes is not None:
-        words = [f"part{index}" for index in range(len(parts.sizes))]
-        split = make.outputs_of("Split", x, make.int64(parts.sizes), outputs=words, axis=parts.axis)
-        pieces = {user: split[index] for user, index in chosen.items()}
-    elif parts.computed is not None:
-        size, axes = make.op("Reshape", parts.computed, make.int64([1])), make.int64([parts.axis])
-        pieces = {
-            user: make.op(
-                "Slice", x, make.op("Mul", size, make.int64([i])), make.op("Mul", size, make.int64([i + 1])), axes
-            )
-            for user, i in chosen.items()
-        }
-    elif parts.keepdims:
-        axes = make.int64([parts.axis])
-        pieces = {
-            user: make.op(
-                "Slice", x, make.int64([i * parts.size]), make.int64([min((i + 1) * parts.size, _END)]), axes
-            )
-            for user, i in chosen.items()
-        }
-    else:
-        pieces = {user: make.op("Gather", x, make.int64(i), axis=parts.axis) for user, i in chosen.items()}
-    for user, value in pieces.items():
-        value.type = x.type
-        (old,) = user.outputs
-        copy = ir.node("Identity", [value], name=user.name)
-        copy.metadata_props.update(user.metadata_props)
-        ir.convenience.replace_nodes_and_values(owner(user), user, [user], [copy], [old], copy.outputs)
-    remove([node])
-    return True
+    def _set_size(self, size: int, length: int | ir.SymbolicDim) -> None:
+        self._size = size if size > 0 else None
+        if size > 0 and isinstance(length, int):
+            self._sizes = [min(size, length - start) for start in range(0, length, size)]
 
+    @property
+    def count(self) -> int | None:
+        """The number of parts; None if it depends on an unknown dimension."""
+        return None if self._sizes is None else len(self._sizes)
 
-def _parts(node: ir.Node) -> _Parts | None:
-    """Returns the parts into which a node cuts its input; None if they are unknown."""
-    x = node.inputs[0] if node.inputs else None
-    if x is None or not x.shape:
-        return None
-    axis_attribute, keepdims = node.attributes.get("axis"), node.attributes.get("keepdims")
-    axis = (0 if axis_attribute is None else axis_attribute.as_int()) % len(x.shape)
-    length = x.shape[axis]
-    split = node.inputs[1] if len(node.inputs) > 1 else None
-    if split is None:
-        sizes = [1] * length if isinstance(length, int) else None
-        return _Parts(axis, sizes, 1, keepdims is None or bool(keepdims.as_int()))
-    tensor = constant_value(split)
-    if tensor is None:
-        is_scalar = split.shape is not None and not len(split.shape)
-        return _Parts(axis, None, 0, keepdims=True, computed=split) if is_scalar else None
-    split_sizes = tensor.numpy()
-    if split_sizes.ndim == 0 and split_sizes <= 0:
-        return None
-    if split_sizes.ndim:
-        return _Parts(axis, [int(size) for size in split_sizes], 0, keepdims=True)
-    size = int(split_sizes)
-    part_sizes = [min(size, length - i) for i in range(0, length, size)] if isinstance(length, int) else None
-    return _Parts(axis, part_sizes, size, keepdims=True)
+    def part(self, index: int) -> ir.Value | None:
+        """Returns the part at an index, which counts from the end if it is negative; None if there is none.
 
+        None also where the index is negative and the number of parts is unknown.
+        """
+        if index < 0 and self.count is not None:
+            index += self.count
+        if index < 0 or (self.count is not None and index >= self.count):
+            return None
+        if index not in self._parts:
+            if self._sizes is not None and self._keepdims:
+                words = [f"part{number}" for number in range(len(self._sizes))]
+                sizes = self._make.int64(self._sizes)
+                values = self._make.outputs_of("Split", self._x, sizes, outputs=words, axis=self._axis)
+                self._parts.update(enumerate(values))
+            elif not self._keepdims:
+                index_value = self._make.int64(index)
+                self._parts[index] = self._make.op("Gather", self._x, index_value, axis=self._axis)
+            elif self._computed is not None or self._size is not None:
+                bounds = (self._bound(index), self._bound(index + 1))
+                self._parts[index] = self._make.op("Slice", self._x, *bounds, self._make.int64([self._axis]))
+            else:
+                return None
+        return self._parts[index]
 
-def _index(node: ir.Node) -> int | None:
-    """The constant index of a SequenceAt; None for another node, or a computed index."""
-    if (node.domain, node.op_type) != ("", "SequenceAt") or len(node.inputs) != 2 or node.inputs[1] is None:
-        return None
-    index = constant_value(node.inputs[1])
-    return None if index is None else int(index.numpy())
+    def _bound(self, index: int) -> ir.Value:
+        """Returns the position at which the part at an index begins."""
+        if self._computed is None:
+            assert self._size is not None, "see above"  # noqa: S101
+            return self._make.int64([min(index * self._size, _END)])
+        size = self._make.op("Reshape", self._computed, self._make.int64([1]))
+        return self._make.op("Mul", size, self._make.int64([index]))
