@@ -106,9 +106,10 @@ networks: $(READY)
 gpu:
 	$(PYTHON) tests/gpu/run_gpu.py $(GPU)
 
-# The site, in build/site: build/site/index.html can be opened as a file.
+# The site, in build/site: build/site/index.html can be opened as a file. Where there is npm, the site has the page that
+# trains, which is read over HTTP.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
-docs: $(READY)
+docs: $(READY) $(if $(shell command -v npm),docs/examples/browser/node_modules/.package-lock.json)
 	$(MKDOCS) build --strict
 
 docs-serve: $(READY)

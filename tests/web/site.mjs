@@ -6,8 +6,9 @@ import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
 
 const [folder, executablePath, screenshots, ...chosen] = process.argv.slice(2);
-const all = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html") && name !== "404.html");
-const pages = chosen.length ? chosen : all(); // 404.html is for a server alone
+const forServers = /^(404\.html$|examples)/;
+const all = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html") && !forServers.test(name));
+const pages = chosen.length ? chosen : all();
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] }); // a sandbox needs another user than root
 const seen = { console: [], external: [], wide: [], code: [], pages: pages.length, found: [] };
 
