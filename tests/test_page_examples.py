@@ -54,6 +54,7 @@ SKIPPED = {
     "docs/contributing/op.md": {
         "def _rewrite(node: ForeignNode, context: Context) -> None:": "passes/test_import_directml.py",
     },
+    "docs/guides/federated.md": {"class BatchNormAverage(FedAvg):": "examples/test_flower.py"},
     "docs/reference/dialects/tensorflow.md": {
         'ops = {name: "ai.onnx.converters.tensorflow" for name in ("FusedBatchNormV3", "FusedBatchNormGradV3")}': (
             "against_tensorflow/record.py"
