@@ -200,6 +200,8 @@ def training_step(
         swa: The update from which on equal averages are kept in place of moving ones, as by `AveragedModel` with
             buffers in each update; the averages before are the weights themselves. None for none.
         swa_every: The number of updates from one that is averaged to the next; None for 1.
+        freeze_statistics: The number of updates after which batch norms use their running statistics, which stay
+            then; None for never.
         precision: ``mixed`` computes in float16 where that is safe, with a scale of the loss that follows the
             gradients; ``mixed-bfloat16`` in bfloat16. The state, the evaluation graph and the inference model have
             the types of the model. ``model`` computes in them, too.

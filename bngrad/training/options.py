@@ -126,6 +126,7 @@ class UpdateKeywords(TypedDict, total=False):
     ema: float | None
     swa: int | None
     swa_every: int | None
+    freeze_statistics: int | None
     precision: Precision
     init_scale: float | None
     growth_interval: int | None
@@ -169,6 +170,13 @@ class UpdateOptions(Options):
         group=OPTIMIZER,
         metavar="N",
         minimum=1,
+    )
+    freeze_statistics: int | None = option(
+        None,
+        "Let batch norms use their running statistics after N updates; these stay then.",
+        group=BATCH_NORMS,
+        metavar="N",
+        minimum=0,
     )
     precision: Precision = option(
         "model",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import node_names
 from bngrad.graph.node_reader import read_attribute
+from bngrad.graph.nodes import all_nodes
 from bngrad.io.files import as_ir
 from bngrad.opset.functions import DOMAIN
 from bngrad.training.estimate_statistics import NOTHING, chosen, require_whole_groups
@@ -83,5 +84,7 @@ class StatisticsOfStep:
 
 def _rules(step: ir.Model) -> dict[str, bool]:
     """Returns whether each training batch norm of a step updates its running variance with the unbiased one."""
-    nodes = [node for node in step.graph if node.domain == DOMAIN and "unbiased_running_var" in node.attributes]
+    nodes = [
+        node for node in all_nodes(step) if node.domain == DOMAIN and "unbiased_running_var" in node.attributes
+    ]
     return {str(node.name): bool(node.attributes["unbiased_running_var"].value) for node in nodes}

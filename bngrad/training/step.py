@@ -101,8 +101,7 @@ def build_step(
     options = replace(options, **changes)
     optimizer, clip_norm, accumulate = make_optimizer(options.optimizer), options.clip_norm, options.accumulate
     averages = WeightAverages.of(options)
-    _require_numbers(clip_norm, accumulate)
-    _require_groups(options.groups)
+    _require_updates(options)
     scaling = LossScaling.of(options)
     clip_norm = None if clip_norm is None else float(clip_norm)
     options.require_one_loss()
@@ -127,7 +126,8 @@ def build_step(
         quantization=quantization,
     )
     builder = StepBuilder(training_graph, options.values or {})
-    for name in () if quantization is None else quantization.ranges.values():
+    ranges = () if quantization is None else tuple(quantization.ranges.values())
+    for name in ranges:
         require_range(name, builder.initial[name])
     builder.add_optimizer(
         optimizer,
@@ -137,6 +137,7 @@ def build_step(
         averages=averages,
         scaling=scaling,
     )
+    builder.freeze_statistics(options.freeze_statistics, ranges)
     info = builder.finish(
         options.outputs,
         optimizer=hyperparameters(optimizer),
@@ -209,14 +210,24 @@ def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Finger
     )
 
 
-def _require_numbers(clip_norm: float | None, accumulate: int) -> None:
+def _require_updates(options: StepOptions) -> None:
+    clip_norm, accumulate, freeze, groups = (
+        options.clip_norm,
+        options.accumulate,
+        options.freeze_statistics,
+        options.groups,
+    )
     if clip_norm is not None and not 0 < require_number("clip_norm", clip_norm) < np.inf:
         raise InputError(f"clip_norm is {clip_norm}; expected a finite number above 0, or None for no clipping")
     if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
         raise InputError(f"accumulate is {accumulate!r}; expected a number of calls (int), at least 1")
-
-
-def _require_groups(groups: object) -> None:
+    if freeze is not None and (isinstance(freeze, bool) or not isinstance(freeze, int) or freeze < 0):
+        raise InputError(f"freeze_statistics is {freeze!r}; expected a number of updates (int), at least 0")
+    if freeze is not None and options.sync:
+        raise InputError(
+            "--freeze-statistics (freeze_statistics=) cannot be combined with --sync (sync=); leave one of them "
+            "out"
+        )
     if not isinstance(groups, Sequence) or not all(isinstance(group, ParameterGroup) for group in groups):
         raise InputError(f"groups is {groups!r}; expected a sequence of ParameterGroup")
 

@@ -12,12 +12,13 @@ from bngrad.autodiff.metadata import KEY as TRAINING_GRAPH
 from bngrad.errors import InputError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import unknown_name
-from bngrad.graph.node_makers import NodesAtEnd
+from bngrad.graph.node_makers import NodesAtEnd, nodes_at_start
 from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.training.clipping import clip_factor
 from bngrad.training.data_inputs import data_input
 from bngrad.training.evaluation import state_dtype, take_state
+from bngrad.training.freeze_statistics import freeze_statistics
 from bngrad.training.loss_scaling import all_finite, inverse_scale, next_state
 from bngrad.training.optim.groups import options_of_weights
 from bngrad.training.optim.joint import Updates
@@ -25,7 +26,7 @@ from bngrad.training.optim.nodes import UpdateNodes, Weight
 from bngrad.training.step_info import StateTensor, StepInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -149,6 +150,7 @@ class StepBuilder:
         )
         made_before = max((weight_options.updates_behind for weight_options in options.values()), default=0)
         count = self._new_state("step", "step", np.array(made_before, np.int64))
+        self._count, self._made_before = str(count.name), made_before
         counted = make.typed("Add", count, make.int64(1))
         nodes = UpdateNodes(make, self._rate, counted, scale)
         updates = []
@@ -166,13 +168,39 @@ class StepBuilder:
         for name, output in self._training_graph.running_statistics.items():
             self._set(self._inputs[name], make.cast(outputs[output], dtype_of(self._inputs[name])), None)
         if averages is not None:
-            made = make.typed("Sub", counted, make.int64(made_before)) if made_before else counted
-            self._add_averages(averages, made, apply)
+            number = make.typed("Sub", counted, make.int64(made_before)) if made_before else counted
+            self._add_averages(averages, number, apply)
         if scaling is not None and is_finite is not None:
             self._new = {name: make.where(is_finite, new, self._inputs[name]) for name, new in self._new.items()}
             state = [self._inputs[name] for name in self._scaler]
             scaler = next_state(make, state, is_finite, scaling.growth_interval)
             self._new |= dict(zip(self._scaler, scaler, strict=True))
+
+    def freeze_statistics(self, updates: int | None, ranges: Collection[str]) -> None:
+        """Lets batch norms use their running statistics after some updates.
+
+        Args:
+            updates: The number of updates; None for never.
+            ranges: The running statistics that are ranges of rounded tensors, which go on.
+
+        Raises:
+            ModelError: See `freeze_statistics`.
+            UnsupportedNodeError: See `freeze_statistics`.
+        """
+        if updates is None:
+            return
+        make = nodes_at_start(self._graph, self._names, "bngrad_freeze")
+        is_frozen = make.op("GreaterOrEqual", self._inputs[self._count], make.int64(self._made_before + updates))
+        is_frozen.type, is_frozen.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+        outputs = {str(value.name): value for value in self._graph.outputs}
+        running = {
+            self._inputs[name]: outputs[output]
+            for name, output in self._training_graph.running_statistics.items()
+            if name not in ranges and dtype_of(self._inputs[name]).is_floating_point()
+        }
+        replaced = freeze_statistics(self._graph, self._names, is_frozen, self._training_graph.loss, running)
+        self._new = {name: replaced.get(value, value) for name, value in self._new.items()}
+        self.updates = None  # its gradients are replaced
 
     def _add_averages(self, averages: WeightAverages, updates: ir.Value, apply: ir.Value | None) -> None:
         """Adds averages of weights and running statistics.
