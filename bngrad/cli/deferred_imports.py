@@ -1,6 +1,7 @@
 """Packages of dependencies that a command imports only if it uses them.
 
 onnx-ir imports sympy, which takes a fourth of the time of a short command, for arithmetic on symbolic dimensions.
+onnxscript imports its optimizer, which imports all of onnx's reference evaluator.
 """
 
 from __future__ import annotations
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-_DEFERRED = ("sympy", "onnx_ir._symbolic_shapes")
-"""sympy, and the module of onnx-ir that reads its attributes on import."""
+_DEFERRED = (
+    "sympy",
+    "onnx_ir._symbolic_shapes",
+    "onnxscript.optimizer",
+    "onnxscript.rewriter",
+    "onnxscript.version_converter",
+)
+"""sympy, the module of onnx-ir that reads its attributes on import, and packages of onnxscript."""
 
 
 class _Finder(MetaPathFinder):
