@@ -117,8 +117,8 @@ LOWER = (
     + of(
         "bngrad/passes/lower/data_gradient.py",
         (
-            'w = site.op("Gather", w, site.int64(list(reversed(range(kernel_size)))), axis=3)',
-            'w = site.op("Gather", w, site.int64(list(range(kernel_size))), axis=3)',
+            'w = site.op("Gather", w, site.int64(list(reversed(range(kernel_size)))), axis=1)',
+            'w = site.op("Gather", w, site.int64(list(range(kernel_size))), axis=1)',
             "the kernel in forward order in dX",
             _CONV,
         ),

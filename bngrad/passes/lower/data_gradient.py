@@ -61,11 +61,14 @@ def conv(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir.Va
     It has better kernels than ConvTranspose, but works with all M channels for every element of X.
     """
     site, m, kernel_size = operands.site, operands.m // operands.group, prod(operands.kernel)
-    w = reshape(site, operands.w, _number(site, operands.group, after), m, operands.c, kernel_size)
+    w = reshape(site, operands.w, _number(site, operands.group, after), m, operands.c * kernel_size)
+    if m > 1:
+        w = site.op("Transpose", w, perm=[0, 2, 1])
     if kernel_size > 1:
-        w = site.op("Gather", w, site.int64(list(reversed(range(kernel_size)))), axis=3)
-    if m > 1 or operands.c > 1:
-        w = site.op("Transpose", w, perm=[0, 2, 1, 3])
+        # With its channels last, Gather copies rows: it copies single elements badly.
+        w = reshape(site, w, operands.group * operands.c, kernel_size, m)
+        w = site.op("Gather", w, site.int64(list(reversed(range(kernel_size)))), axis=1)
+        w = site.op("Transpose", w, perm=[0, 2, 1]) if m > 1 else w
     w = reshape(site, w, operands.group * operands.c, m, operands.kernel)
     windows = operands.windows
     return site.op(
