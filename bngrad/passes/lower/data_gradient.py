@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from bngrad.passes.lower.convolution_operands import ConvolutionOperands
-    from bngrad.passes.lower.site import Site
 
 _LARGE_MATRIX = 1000
 """Weights for each window of an image, with a kernel of one element: above it `product` is faster than `conv`."""
@@ -30,7 +29,7 @@ def data_gradient(operands: ConvolutionOperands, after: Sequence[ir.Value] = ())
 
     Args:
         operands: The convolution.
-        after: Values that must be computed first, see `_number`.
+        after: Values that must be computed first, see `_reshaped`.
     """
     windows = operands.windows
     if not operands.known_shape or not windows.dense or windows.opposite_pads is None:
@@ -61,7 +60,7 @@ def conv(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir.Va
     It has better kernels than ConvTranspose, but works with all M channels for every element of X.
     """
     site, m, kernel_size = operands.site, operands.m // operands.group, prod(operands.kernel)
-    w = reshape(site, operands.w, _number(site, operands.group, after), m, operands.c * kernel_size)
+    w = _reshaped(operands, (operands.group, m, operands.c * kernel_size), after)
     if m > 1:
         w = site.op("Transpose", w, perm=[0, 2, 1])
     if kernel_size > 1:
@@ -82,28 +81,29 @@ def product(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir
     Conv goes through W for each of them.
     """
     site, rank = operands.site, operands.windows.rank
-    w = reshape(site, operands.w, _number(site, operands.m, after), -1)
+    w = _reshaped(operands, (operands.m, operands.c), after)
     dX = site.op("MatMul", site.op("Transpose", w, perm=[1, 0]), by_channel(site, operands.y, rank))
     dX = reshape(site, dX, 0, -1, spatial(site, operands.x, rank))
     return site.op("Transpose", dX, perm=[1, 0, *range(2, 2 + rank)])
 
 
 def delayed(operands: ConvolutionOperands, after: Sequence[ir.Value]) -> ir.Value:
-    """The weights, if they have a known shape in a way that has to wait for other values: see `_number`."""
+    """The weights, if they have a known shape in a way that has to wait for other values: see `_reshaped`."""
     if not after or not operands.known_shape:
         return operands.w
-    return reshape(
-        operands.site, operands.w, _number(operands.site, operands.m, after), operands.c, operands.kernel
-    )
+    return _reshaped(operands, (operands.m, operands.c, *operands.kernel), after)
 
 
-def _number(site: Site, number: int, after: Sequence[ir.Value]) -> int | ir.Value:
-    """A number for a shape, computed in a way that has to wait for other values.
+def _reshaped(operands: ConvolutionOperands, shape: Sequence[int], after: Sequence[ir.Value]) -> ir.Value:
+    """The weights with another shape, in a way that has to wait for other values.
 
     ONNX Runtime orders nodes only by their edges: without an edge from dW and dB to dX it computes the gradients
-    of all weights last, and keeps every dY until then.
+    of all weights last, and keeps every dY until then. A shape that Concat puts together is no such edge: it
+    replaces the only unknown part by -1.
     """
-    if not after:
-        return number
-    unit = site.op("Min", site.int64([1]), *(site.op("Size", value) for value in after))
-    return site.op("Max", site.int64([number]), unit)
+    site = operands.site
+    sizes = site.int64(list(shape))
+    if after:
+        unit = site.op("Min", site.int64([1]), *(site.op("Size", value) for value in after))
+        sizes = site.op("Max", sizes, unit)
+    return site.op("Reshape", operands.w, sizes)
