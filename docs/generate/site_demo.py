@@ -29,7 +29,7 @@ _LOADED = (
     f"{_RUNTIME}/dist/ort-wasm-simd-threaded.wasm",
     f"{_RUNTIME}/dist/ort-wasm-simd-threaded.asyncify.wasm",
 )
-"""What the page loads, on the CPU and on WebGPU, and what it shows in the guide."""
+"""The files that the page loads, on the CPU and on WebGPU, and that it shows in the guide."""
 
 _log = get_plugin_logger(__name__)
 
