@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bngrad.passes.lower.convolution_operands import ConvolutionOperands
 
-_LARGE_MATRIX = 1000
+_LARGE_MATRIX = 16000
 """Weights for each window of an image, with a kernel of one element: above it `product` is faster than `conv`."""
 _FEW_WINDOWS = 200
 """Windows of an image times C / M, with a larger kernel: below it `conv_transpose` is no slower than `conv`."""
