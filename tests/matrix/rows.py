@@ -102,7 +102,7 @@ def rows() -> list[Row]:
 
 
 REFUSED = (
-    Refusal("onnxruntime", "1.16.3", "onnxruntime 1.16.3 is unsupported", "needs ONNX Runtime 1.17 or newer"),
+    Refusal("onnxruntime", "1.16.3", "onnxruntime 1.16.3 is unsupported", "requires ONNX Runtime 1.17 or newer"),
     Refusal("onnxruntime", "1.17.3", "onnxruntime 1.17.3 does not work with numpy 2.", beside=" with NumPy 2"),
     Refusal("numpy", "1.25.2", "numpy 1.25.2 is unsupported"),
     Refusal("onnx", "1.18.0", "onnx 1.18.0 is unsupported"),
