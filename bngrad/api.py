@@ -64,6 +64,8 @@ def rewrite(
             of it. The result needs ONNX Runtime 1.27, and the functions. Used by ``stock`` only.
         channels_last: Whether to lay out the data of convolutions and batch norms with channels last, which is
             faster on NVIDIA GPUs; implies ``conv_grad``. Used by ``stock`` only.
+        memory: ``lean`` computes the results of batch norms and activations again in the backward pass, instead of
+            keeping them; the results are the same. ``full`` keeps them. Used by ``stock`` only.
         recognize: Whether to replace batch norms that are spelled in primitives, forward and backward.
         sync: Whether training batch norms use the statistics of the whole batch of a distributed run. The loss and
             the gradients stay those of one rank: with batches of equal size, average the gradients over the ranks.
@@ -142,6 +144,8 @@ def differentiate(
             of it. The result needs ONNX Runtime 1.27, and the functions. Used by ``stock`` only.
         channels_last: Whether to lay out the data of convolutions and batch norms with channels last, which is
             faster on NVIDIA GPUs; implies ``conv_grad``. Used by ``stock`` only.
+        memory: ``lean`` computes the results of batch norms and activations again in the backward pass, instead of
+            keeping them; the results are the same. ``full`` keeps them. Used by ``stock`` only.
         defaults: Whether weights and running statistics keep their current values as defaults. Without defaults
             they have to be fed, which bindings of languages other than Python need.
         sync: Whether to make the graph of one rank of a distributed run. Each rank feeds its rows of the batch,

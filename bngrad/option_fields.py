@@ -64,7 +64,7 @@ class Options:
                     raise InputError(f"{option.name} is None; expected a sequence of names, which may be empty")
                 require_names(**{option.name: value})
             elif get_origin(kind) is Literal and not (value is None and option.default is None):
-                require_choice(option.metadata["called"] or option.name, value, get_args(kind))
+                require_choice(option.metadata.get("called") or option.name, value, get_args(kind))
 
 
 def values_of(kind: type, options: Options) -> dict[str, Any]:

@@ -30,6 +30,9 @@ module is called several times. By default, those that PyTorch's exporter record
 and others get their own.
 """
 
+Memory = Literal["full", "lean"]
+"""The forward values kept for the backward pass: all that it reads, or what takes long to compute."""
+
 Quantize = Literal["int8", "uint8"]
 """The type of quantized activations; weights are int8."""
 
@@ -44,6 +47,7 @@ class GraphKeywords(TypedDict, total=False):
     fuse: bool
     conv_grad: bool
     channels_last: bool
+    memory: Memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,12 @@ class GraphOptions(Options):
         False,
         "Lay out the data of convolutions and batch norms with [channels last](../guides/gpu.md#channels-last), "
         "for NVIDIA GPUs; implies --conv-grad.",
+        group=OUTPUT,
+    )
+    memory: Memory = option(
+        "full",
+        "Keep all values that the backward pass reads (full); or compute batch norms and activations "
+        "[again](../guides/training.md#less-memory) instead (lean).",
         group=OUTPUT,
     )
 

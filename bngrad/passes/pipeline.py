@@ -19,7 +19,7 @@ from bngrad.graph.nodes import all_nodes, describe, op_nodes
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
-from bngrad.options import Target
+from bngrad.options import Memory, Target
 from bngrad.passes.base import STANDARD
 from bngrad.passes.check import infer_and_check
 from bngrad.passes.distribute.collectives import is_collective
@@ -43,6 +43,7 @@ from bngrad.passes.optimize.chain_sums import ChainSumsPass
 from bngrad.passes.optimize.channels_last import ChannelsLastPass
 from bngrad.passes.optimize.fuse_relu import FuseReluPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
+from bngrad.passes.optimize.recompute import RecomputePass
 from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import ResolveAttributesPass
 from bngrad.passes.prepare.raise_opset import raise_opset
@@ -101,6 +102,7 @@ def rewrite(
     fuse: bool = True,
     conv_grad: bool = False,
     channels_last: bool = False,
+    memory: Memory = "full",
     recognize: bool = True,
     sync: bool = False,
     lowered_before: Mapping[str, int] = MappingProxyType({}),
@@ -118,6 +120,7 @@ def rewrite(
         conv_grad: Whether, for ``stock``, to write the gradients of Conv as ops, see `ConvGradOpPass`.
         channels_last: Whether, for ``stock``, to lay out data with channels last, see `ChannelsLastPass`; implies
             ``conv_grad``.
+        memory: ``lean``, for ``stock``: batch norms and activations are computed again, see `RecomputePass`.
         recognize: Whether to convert batch norms that are spelled in primitives to ops.
         sync: Whether batch norms take the statistics of the whole batch, over all ranks of a distributed run.
         lowered_before: By op, the number of training ops that became ONNX before.
@@ -138,6 +141,7 @@ def rewrite(
         fuse=fuse,
         conv_grad=conv_grad,
         channels_last=channels_last,
+        memory=memory,
         recognize=recognize,
         distribute=[SynchronizeBatchNormsPass()] if sync else [],
     )
@@ -186,6 +190,7 @@ def for_target(
     fuse: bool = True,
     conv_grad: bool = False,
     channels_last: bool = False,
+    memory: Memory = "full",
     recognize: bool = True,
     unbiased_running_var: bool = False,
     source: ir.Model | None = None,
@@ -203,6 +208,7 @@ def for_target(
         fuse: As of `rewrite`.
         conv_grad: As of `rewrite`.
         channels_last: As of `rewrite`.
+        memory: As of `rewrite`.
         recognize: As of `rewrite`.
         unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
             variance of the batch, against their own rule.
@@ -249,6 +255,7 @@ def for_target(
     result = _run(
         result,
         *([ConvGradOpPass()] if (conv_grad or channels_last) and target == "stock" else []),
+        *([RecomputePass()] if memory == "lean" and target == "stock" else []),
         *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
         KeepDropoutPass(),
         BernoulliPass(),

@@ -118,6 +118,9 @@ def session(
     options.intra_op_num_threads = threads
     # A training graph keeps many small tensors alive; one preplanned memory block increases the peak.
     options.enable_mem_pattern = False
+    if Device.of(device).kind == CPU:
+        # ORT keeps a buffer from a forward value until a gradient of the same shape takes it over.
+        options.enable_mem_reuse = False
     # ORT would warn about each weight, which is an input with a default; and what fails is raised.
     options.log_severity_level = 4
     register(options, implementation, device=device)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from bngrad.options import Memory
 from bngrad.training.options import UpdateKeywords, UpdateOptions
 
 
@@ -59,6 +60,7 @@ class StepKeywords(CheckedKeywords, UpdateKeywords, total=False):
 
     conv_grad: bool
     channels_last: bool
+    memory: Memory
     functions: bool
     sync: bool
 
@@ -69,5 +71,6 @@ class StepOptions(UpdateOptions, CheckedOptions):
 
     conv_grad: bool = False
     channels_last: bool = False
+    memory: Memory = "full"
     functions: bool = True
     sync: bool = False

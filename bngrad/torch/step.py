@@ -153,6 +153,7 @@ def training_step(
         defaults: Whether the initial state is the default of the inputs.
         conv_grad: See `bngrad.training_step`, also for the following argument.
         channels_last: Whether to lay out data with channels last.
+        memory: ``lean`` computes batch norms and activations again in the backward pass.
         functions: Whether to embed the definitions of the ops as model-local functions.
         sync: Whether to build the step of one rank of a distributed run; see `bngrad.training_step`.
 
@@ -189,6 +190,7 @@ def training_step(
             **{"optimizer": optimizer, **update},
             conv_grad=chosen.conv_grad,
             channels_last=chosen.channels_last,
+            memory=chosen.memory,
             functions=chosen.functions,
             sync=chosen.sync,
         ),

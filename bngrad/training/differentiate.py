@@ -119,6 +119,7 @@ def differentiate(
             fuse=options.fuse,
             conv_grad=options.conv_grad,
             channels_last=options.channels_last,
+            memory=options.memory,
             unbiased_running_var=unbiased,
             source=source,
             distribute=passes_of_a_rank(training) if sync else [],

@@ -66,7 +66,7 @@ def rewritten(path: Path, folder: Path) -> dict[str, Path]:
 
 def steps(graphs: dict[str, Path], arrays: Path, options: argparse.Namespace) -> None:
     """Prints seconds a step, and the peak of memory."""
-    common = ["--threads", str(options.threads), "--library", str(library_path()), "--no-mem-pattern"]
+    common = ["--threads", str(options.threads), "--library", str(library_path()), "--as-bngrad"]
     with tempfile.TemporaryDirectory() as folder:
         ways = []
         for name, graph in graphs.items():

@@ -80,6 +80,7 @@ def start(network: str, folder: Path, options: argparse.Namespace) -> list[Way]:
     bind_dimensions(fixed, {"N": options.batch}, {})
     theirs = differentiate(fixed, builder="ort", target="ort").model
     ir.save(ours, folder / "ours.onnx")
+    ir.save(differentiate(ir.load(forward), memory="lean").model, folder / "lean.onnx")
     ir.save(theirs, folder / "theirs.onnx")
     bound = ours.clone()
     bind_dimensions(bound, {"N": options.batch}, {})
@@ -88,10 +89,13 @@ def start(network: str, folder: Path, options: argparse.Namespace) -> list[Way]:
     np.savez(folder / "feeds.npz", **draw_inputs(bound, arrays=weights, seed=0))
     common = [str(folder / "feeds.npz"), "--threads", str(options.threads)]
     worker = str(FOLDER / "step_worker.py")
-    stock = [sys.executable, worker, str(folder / "ours.onnx"), *common, "--no-mem-pattern"]
+    stock, lean = (
+        [sys.executable, worker, str(folder / name), *common, "--as-bngrad"] for name in ("ours.onnx", "lean.onnx")
+    )
     training = [str(ensure().python), worker, str(folder / "theirs.onnx"), *common]
     ways = [
         Way("ours, native", [*stock, "--library", str(library_path())]),
+        Way("ours, native, lean", [*lean, "--library", str(library_path())]),
         Way("ours, nothing registered", stock),
         Way("ORT training build", training),
     ]

@@ -21,11 +21,11 @@ def main() -> None:
     parser.add_argument("feeds", help="an .npz file")
     parser.add_argument("--library", help="registered, if given")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-mem-pattern", action="store_true")
+    parser.add_argument("--as-bngrad", action="store_true", help="the options of `bngrad.session`")
     options = parser.parse_args()
     session_options = onnxruntime.SessionOptions()
     session_options.intra_op_num_threads = options.threads
-    session_options.enable_mem_pattern = not options.no_mem_pattern
+    session_options.enable_mem_pattern = session_options.enable_mem_reuse = not options.as_bngrad
     session_options.log_severity_level = 3
     if options.library:
         session_options.register_custom_ops_library(options.library)

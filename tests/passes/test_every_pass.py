@@ -55,6 +55,14 @@ MODELS = {
         { [a] dx, dw = com.microsoft.ConvGrad (dy, x, w) }""",
     "ChannelsLastPass": f"""g ({X} x, float[4,3,3,3] w) => (float[N,4,2,2] y)
         {{ [c] h = Conv (x, w) [r] y = Relu (h) }}""",
+    "RecomputePass": f"""g ({X} x, {C} s, {C} b, {C} m, {C} v, {X} dz) => ({X} du) {{
+        axes = Constant <value_ints = [0, 2, 3]> ()
+        [f] y, nm, nv, sm, si = bngrad.BatchNormalizationTraining
+            <epsilon = 0.001, momentum = 0.9, unbiased_running_var = 0> (x, s, b, m, v, axes)
+        [r] z = Relu (y)
+        [AccumulateGrad_a] dy = Neg (dz)
+        [AccumulateGrad_b] dx, ds, db = bngrad.BatchNormalizationGrad <training_mode = 1> (dy, x, s, sm, si, axes)
+        [AccumulateGrad_c] du = Mul (dx, z) }}""",
     "AllAxesPass": """g (float[2,3,4] x, int64[2] pads) => (float[4,3,N] y) {
         axes = Constant <value_ints = [-1]> () t = Transpose (x) [p] y = Pad (t, pads, , axes) }""",
     "ChainSumsPass": """g (float[N] a, float[N] b, float[N] c) => (float[N] y)
