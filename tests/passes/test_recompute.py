@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -98,3 +100,40 @@ def test_values_that_are_kept(forward, backward):
 
 def test_an_output_is_kept():
     assert not copies(graph("[r] z = Relu (y)", "[AccumulateGrad_a] dx = Mul (dl, z)", outputs=f"{X} dx, {X} z"))
+
+
+PEAK = """
+import sys
+
+import numpy as np
+
+import bngrad
+
+
+
+def peak():
+    for line in open("/proc/self/status"):
+        if line.startswith("VmHWM"):
+            return int(line.split()[1])
+
+
+feeds = dict(np.load(sys.argv[2]))
+session = bngrad.session(sys.argv[1], threads=1)
+before = peak()
+session.run(["loss"], feeds)
+print(peak() - before)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc")
+def test_a_process_needs_less_memory(steps, tmp_path):
+    samples = {"images": np.ones((2048, 1, 8, 8), np.float32), "labels": np.zeros(2048, np.int64)}
+    peaks = {}
+    for memory, step in steps.items():
+        model, feeds = tmp_path / f"{memory}.onnx", tmp_path / f"{memory}.npz"
+        onnx.save(step.model, model)
+        np.savez(feeds, **step.state, **samples, learning_rate=np.float32(0.1))
+        command = [sys.executable, "-c", PEAK, str(model), str(feeds)]
+        peaks[memory] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert peaks["lean"] < 0.8 * peaks["full"], peaks
