@@ -104,11 +104,18 @@ def _array(value):
 def test_sequences():
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
     g (float[2,6] x) => (float[6,2] y, float[2,2,2] z, int64 n, float loss)
-        <int64[3] sizes = {1, 2, 3}, int64 i = {1}>
+        <int64[3] sizes = {1, 2, 3}, int64 i = {1}, int64 zero = {0}>
     {
         parts = SplitToSequence<axis = 1>(x, sizes)
         at = SequenceAt(parts, i)
-        other = SequenceConstruct(at, at)
+        empty = SequenceEmpty()
+        inserted = SequenceInsert(empty, at)
+        before = SequenceInsert(inserted, x, zero)
+        after = SequenceInsert(before, x)
+        first = SequenceErase(after)
+        last = SequenceErase(first, zero)
+        erased = SequenceAt(last, zero)
+        other = SequenceConstruct(at, erased)
         z = ConcatFromSequence<axis = 0, new_axis = 1>(other)
         ones = SplitToSequence<axis = 1, keepdims = 0>(x)
         y = ConcatFromSequence<axis = 0, new_axis = 1>(ones)

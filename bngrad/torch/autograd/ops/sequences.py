@@ -24,6 +24,27 @@ def sequence_construct(*parts: Tensor) -> tuple[list[Tensor]]:
     return (list(parts),)
 
 
+@op("SequenceEmpty")
+def sequence_empty(*, dtype: int = 1) -> tuple[list[Tensor]]:  # noqa: ARG001 - the type of its tensors
+    """No tensor."""
+    return ([],)
+
+
+@op("SequenceInsert")
+def sequence_insert(sequence: list[Tensor], tensor: Tensor, position: Tensor | None = None) -> tuple[list[Tensor]]:
+    """All tensors, and another one at a position or at the end."""
+    index = len(sequence) if position is None else int(position.item())
+    return ([*sequence[:index], tensor, *sequence[index:]],)
+
+
+@op("SequenceErase")
+def sequence_erase(sequence: list[Tensor], position: Tensor | None = None) -> tuple[list[Tensor]]:
+    """All tensors but that at a position, or the last."""
+    rest = list(sequence)
+    del rest[-1 if position is None else int(position.item())]
+    return (rest,)
+
+
 @op("SequenceAt")
 def sequence_at(sequence: list[Tensor], position: Tensor) -> Tensor:
     """The tensor at a position."""
