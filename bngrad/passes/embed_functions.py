@@ -112,7 +112,8 @@ def _x(node: ir.Node) -> ir.Value | None:
 
 
 def _bngrad_nodes(model: ir.Model) -> list[ir.Node]:
-    return [node for node in all_nodes(model) if node.domain == DOMAIN and node.op_type in FUNCTIONS]
+    own = [node for key, function in model.functions.items() if key[0] == DOMAIN and key[2] for node in function]
+    return [node for node in (*all_nodes(model), *own) if node.domain == DOMAIN and node.op_type in FUNCTIONS]
 
 
 def _used(model: ir.Model) -> set[str]:

@@ -146,6 +146,7 @@ def training_step(
         groups: Parameters with a weight decay or a learning rate of their own.
         clip_norm: The largest global norm of the gradients.
         accumulate: The number of calls of one update.
+        group_updates: Whether to write the updates of weights with equal options as one op.
         precision: The types to compute in; the comparison with PyTorch is in those of the module.
         init_scale: The first scale of the loss for ``mixed``.
         growth_interval: The number of calls after which it doubles.

@@ -127,6 +127,7 @@ class UpdateKeywords(TypedDict, total=False):
     swa: int | None
     swa_every: int | None
     freeze_statistics: int | None
+    group_updates: bool
     precision: Precision
     init_scale: float | None
     growth_interval: int | None
@@ -177,6 +178,13 @@ class UpdateOptions(Options):
         group=BATCH_NORMS,
         metavar="N",
         minimum=0,
+    )
+    group_updates: bool = option(
+        False,
+        "Write the updates of weights with equal options by sgd, adam or adamw as one op, "
+        "[SgdGroupUpdate](ops.md#sgdgroupupdate) or [AdamGroupUpdate](ops.md#adamgroupupdate), for systems that "
+        "have a kernel of it. The result needs ONNX Runtime 1.27.",
+        group=OPTIMIZER,
     )
     precision: Precision = option(
         "model",

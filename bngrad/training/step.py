@@ -33,6 +33,7 @@ from bngrad.training.evaluation import evaluation_graph, make_state_inputs
 from bngrad.training.flat_state import flatten_state
 from bngrad.training.loss_scaling import LossScaling
 from bngrad.training.losses import append_loss
+from bngrad.training.optim.group_updates import require_group_updates
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
 from bngrad.training.options import StepOptions
 from bngrad.training.quantize import quantization_of
@@ -136,6 +137,7 @@ def build_step(
         accumulate=accumulate,
         averages=averages,
         scaling=scaling,
+        group_updates=options.group_updates,
     )
     builder.freeze_statistics(options.freeze_statistics, ranges)
     info = builder.finish(
@@ -211,6 +213,7 @@ def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Finger
 
 
 def _require_updates(options: StepOptions) -> None:
+    require_group_updates(make_optimizer(options.optimizer), options)
     clip_norm, accumulate, freeze, groups = (
         options.clip_norm,
         options.accumulate,

@@ -20,13 +20,14 @@ from bngrad.training.data_inputs import data_input
 from bngrad.training.evaluation import state_dtype, take_state
 from bngrad.training.freeze_statistics import freeze_statistics
 from bngrad.training.loss_scaling import all_finite, inverse_scale, next_state
+from bngrad.training.optim.group_updates import updates_by_groups
 from bngrad.training.optim.groups import options_of_weights
 from bngrad.training.optim.joint import Updates
 from bngrad.training.optim.nodes import UpdateNodes, Weight
 from bngrad.training.step_info import StateTensor, StepInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -113,6 +114,7 @@ class StepBuilder:
         accumulate: int,
         averages: WeightAverages | None = None,
         scaling: LossScaling | None = None,
+        group_updates: bool = False,
     ) -> None:
         """Adds the update of the state.
 
@@ -123,6 +125,7 @@ class StepBuilder:
             accumulate: The number of calls of one update.
             averages: The averages of weights and running statistics; None for none.
             scaling: The loss scaling, if the training graph has an input for the scale.
+            group_updates: Whether to update weights with equal options by one op, see `updates_by_groups`.
 
         Raises:
             InputError: A parameter group names something other than a weight.
@@ -153,17 +156,16 @@ class StepBuilder:
         self._count, self._made_before = str(count.name), made_before
         counted = make.typed("Add", count, make.int64(1))
         nodes = UpdateNodes(make, self._rate, counted, scale)
-        updates = []
+        members = []
         for name, weight in weights.items():
             self._entries[name] = replace(self._entries[name], updates_behind=options[name].updates_behind or None)
             zeros = np.zeros_like(self.state[name])
             slots = [self._new_state(f"{name}/{slot}", "optimizer", zeros, name) for slot in optimizer.slots]
-            updates.append(Weight(weight, gradients[name], slots, options[name]))
-            new = optimizer.update(nodes, updates[-1])
-            for old, value in zip((weight, *slots), new, strict=True):
-                self._set(old, value, apply)
-        if apply is None and scaling is None and averages is None:
-            self.updates = Updates(self._graph, make, optimizer, nodes, updates)
+            members.append(Weight(weight, gradients[name], slots, options[name]))
+        updates = Updates(self._graph, make, optimizer, nodes, members)
+        self._update_weights(updates, apply, by_groups=group_updates)
+        if apply is None and scaling is None and averages is None and not group_updates:
+            self.updates = updates
         self._set(count, counted, apply)
         for name, output in self._training_graph.running_statistics.items():
             self._set(self._inputs[name], make.cast(outputs[output], dtype_of(self._inputs[name])), None)
@@ -175,6 +177,16 @@ class StepBuilder:
             state = [self._inputs[name] for name in self._scaler]
             scaler = next_state(make, state, is_finite, scaling.growth_interval)
             self._new |= dict(zip(self._scaler, scaler, strict=True))
+
+    def _update_weights(self, updates: Updates, apply: ir.Value | None, *, by_groups: bool) -> None:
+        new_values: Iterable[Sequence[ir.Value]]
+        if by_groups:
+            new_values = updates_by_groups(self._training_graph.model, updates)
+        else:
+            new_values = (updates.optimizer.update(updates.nodes, weight) for weight in updates.weights)
+        for weight, new in zip(updates.weights, new_values, strict=True):
+            for old, value in zip((weight.value, *weight.slots), new, strict=True):
+                self._set(old, value, apply)
 
     def freeze_statistics(self, updates: int | None, ranges: Collection[str]) -> None:
         """Lets batch norms use their running statistics after some updates.

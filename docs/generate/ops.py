@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bngrad.opset.convolutions import INTEGERS
-from bngrad.opset.functions import FUNCTIONS
+import onnx
+
+from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.overloaded import SIGNATURES
 from bngrad.opset.quantities import ATTRIBUTES, QUANTITIES
 from bngrad.opset.schemas import schema, signature
@@ -41,10 +42,12 @@ def _overview(name: str) -> list[str]:
 def quantities(name: str) -> list[list[str]]:
     """Returns a row for each input, output and attribute of an op, in the order of its function."""
     if name in SIGNATURES:
-        kinds = zip(("input", "output", "attribute"), ("T", "T", "ints"), SIGNATURES[name], strict=True)
+        op = onnx.defs.get_schema(name, VERSION, DOMAIN)
+        types = {value.name: _plain(value.type_str) for value in (*op.inputs, *op.outputs)}
+        types |= {value.name: value.type.name.lower() for value in op.attributes.values()}
         return [
-            [kind if i == 0 else "", f"`{value}`", "int" if value in INTEGERS else type_, doc]
-            for kind, type_, values in kinds
+            [kind if i == 0 else "", f"`{value}`", types[value], doc]
+            for kind, values in zip(("input", "output", "attribute"), SIGNATURES[name], strict=True)
             for i, (value, doc) in enumerate(values.items())
         ]
     inputs, outputs, attributes = signature(name)

@@ -1,8 +1,10 @@
 // AdamUpdate as an ONNX Runtime op. Formulas: core/adam.hpp.
 #include "core/adam.hpp"
 
+#include <algorithm>
+
 #include "core/dispatch.hpp"
-#include "cuda/adam.hpp"
+#include "cuda/group_update.hpp"
 #include "ort/op.hpp"
 
 namespace bngrad {
@@ -17,7 +19,11 @@ class AdamUpdateNode final : public DeviceNode {
   }
 
   void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
-    cuda::AdamUpdate(Arguments(c, types), device);
+    const AdamArguments a = Arguments(c, types);
+    cuda::AdamTensor tensor = {a.count, {}, {}};
+    std::copy_n(a.inputs, kAdamInputs, tensor.inputs);
+    std::copy_n(a.outputs, kAdamOutputs, tensor.outputs);
+    cuda::AdamUpdate(a.type, a.coefficients, {tensor}, device);
   }
 
  private:

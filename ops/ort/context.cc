@@ -116,10 +116,18 @@ RunContext::RunContext(const CustomOp& op, OrtKernelContext* context)
     : op_(op),
       api_(op.api),
       context_(context),
+      input_count_(CountInputs()),
       output_count_(CountOutputs()),
       inputs_(ReadInputs()),
+      variadic_(ReadVariadic()),
       axes_(ReadAxes()),
       layout_(has_axes() ? MakeLayout(ShapeOfX(), axes_) : Layout()) {}
+
+size_t RunContext::CountInputs() const {
+  size_t count = 0;
+  Check(api_, ort::KernelContext_GetInputCount(api_, context_, &count));
+  return count;
+}
 
 size_t RunContext::CountOutputs() const {
   size_t count = 0;
@@ -128,12 +136,23 @@ size_t RunContext::CountOutputs() const {
 }
 
 RunContext::Inputs RunContext::ReadInputs() {
-  size_t count = 0;
-  Check(api_, ort::KernelContext_GetInputCount(api_, context_, &count));
   Inputs inputs;
-  for (size_t i = 0; i < op_.definition->inputs.size(); ++i)
-    ReadInput(i, count, inputs.append_uninitialized());
+  for (size_t i = 0; i < op_.definition->single_inputs(); ++i) ReadInput(i, inputs.append_uninitialized());
   return inputs;
+}
+
+std::vector<RunContext::Input> RunContext::ReadVariadic() {
+  const size_t first = op_.definition->single_inputs();
+  std::vector<Input> inputs(op_.definition->variadic && input_count_ > first ? input_count_ - first : 0);
+  for (size_t i = 0; i < inputs.size(); ++i) ReadInput(first + i, inputs[i]);
+  return inputs;
+}
+
+std::string RunContext::NameOf(size_t i) const {
+  const OpDefinition& definition = *op_.definition;
+  const size_t first = definition.single_inputs();
+  if (i < first) return definition.inputs[i].name;
+  return std::string(definition.inputs[first].name) + "[" + std::to_string(i - first) + "]";
 }
 
 const Shape& RunContext::ShapeOfX() const { return inputs_[op_.definition->x].shape; }
@@ -155,10 +174,10 @@ Shape RunContext::ReadAxes() const {
   return MakeShape("axes", static_cast<const int64_t*>(axes.data), axes.shape[0]);
 }
 
-void RunContext::ReadInput(size_t i, size_t count, Input& input) {
-  const Parameter& parameter = op_.definition->inputs[i];
+void RunContext::ReadInput(size_t i, Input& input) {
+  const Parameter& parameter = op_.definition->inputs[std::min(i, op_.definition->inputs.size() - 1)];
   const OrtValue* value = nullptr;
-  if (i < count) Check(api_, ort::KernelContext_GetInput(api_, context_, i, &value));
+  if (i < input_count_) Check(api_, ort::KernelContext_GetInput(api_, context_, i, &value));
   if (value == nullptr)
     throw InvalidArgument(std::string("required input ") + parameter.name + " is missing");
   if (op_.shape_api != nullptr) {
@@ -194,8 +213,9 @@ const void* RunContext::DataLikeX(size_t i) const {
 }
 
 const void* RunContext::Data(size_t i, const Shape& shape, const char* what) const {
-  if (inputs_[i].shape != shape) ThrowShape(i, shape, what);
-  return inputs_[i].data;
+  const Input& input = InputAt(i);
+  if (input.shape != shape) ThrowShape(i, shape, what);
+  return input.data;
 }
 
 const double* RunContext::Gathered(size_t i, int64_t rows, int64_t channels, int64_t* ranks) const {
@@ -218,8 +238,8 @@ const void* RunContext::ChannelData(size_t i) const {
 }
 
 void RunContext::ThrowShape(size_t i, const Shape& expected, const std::string& why) const {
-  throw InvalidArgument(std::string(op_.definition->inputs[i].name) + " has shape " +
-                        ToString(inputs_[i].shape) + "; expected " + ToString(expected) + ", " + why);
+  throw InvalidArgument(NameOf(i) + " has shape " + ToString(ShapeOf(i)) + "; expected " +
+                        ToString(expected) + ", " + why);
 }
 
 void* RunContext::OutputLikeX(size_t i) const { return Output(i, ShapeOfX()); }

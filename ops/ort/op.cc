@@ -134,6 +134,8 @@ int TensorTypeOf(const Types& types, Role role) {
       return static_cast<int>(types.stat);
     case Role::kDouble:
       return ort::kTensorDouble;
+    case Role::kFloat:
+      return ort::kTensorFloat;
     case Role::kAxes:
       break;
   }
@@ -158,7 +160,12 @@ CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_shape_api, const Ort
   GetInputType = [](const OrtCustomOp* op, size_t i) {
     return TensorTypeOf(Op(op).types, Op(op).definition->inputs[i].role);
   };
-  GetInputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return ort::kRequired; };
+  GetInputCharacteristic = [](const OrtCustomOp* op, size_t i) -> int {
+    return i < Op(op).definition->single_inputs() ? ort::kRequired : ort::kVariadic;
+  };
+  // Of a variadic input or output: at least one tensor, and all of one type.
+  GetVariadicInputMinArity = GetVariadicInputHomogeneity = GetVariadicOutputMinArity =
+      GetVariadicOutputHomogeneity = [](const OrtCustomOp*) -> int { return 1; };
   GetInputMemoryType = [](const OrtCustomOp* op, size_t i) -> int {
     return Op(op).device_api != nullptr && i == Op(op).axes ? ort::kCpuInput : ort::kDefaultMemory;
   };
@@ -166,7 +173,10 @@ CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_shape_api, const Ort
   GetOutputType = [](const OrtCustomOp* op, size_t i) {
     return TensorTypeOf(Op(op).types, Op(op).definition->outputs[i].role);
   };
-  GetOutputCharacteristic = [](const OrtCustomOp*, size_t) -> int { return ort::kOptional; };
+  GetOutputCharacteristic = [](const OrtCustomOp* op, size_t i) -> int {
+    const OpDefinition& definition = *Op(op).definition;
+    return definition.variadic && i + 1 == definition.outputs.size() ? ort::kVariadic : ort::kOptional;
+  };
   GetStartVersion = [](const OrtCustomOp*) { return 1; };
   GetEndVersion = [](const OrtCustomOp*) { return INT_MAX; };
   InferOutputShapeFn = InferShapes;

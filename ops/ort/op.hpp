@@ -19,8 +19,8 @@ class Device;
 }
 
 // The type variable of an input or output, as in the ONNX specification. kT and kWide, which is float or
-// double, are those of the data. kAxes is int64, kDouble double.
-enum class Role { kT, kWide, kT1, kT2, kAxes, kDouble };
+// double, are those of the data. kAxes is int64, kDouble double, kFloat float.
+enum class Role { kT, kWide, kT1, kT2, kAxes, kDouble, kFloat };
 
 // The type as an ONNX type number, as in ElementType.
 int TensorTypeOf(const Types& types, Role role);
@@ -49,7 +49,7 @@ class NodeAttributes {
   const OrtKernelInfo* info_;
 };
 
-// The maximum number of inputs or outputs of an op.
+// The maximum number of inputs or outputs of an op, besides those of a variadic one.
 constexpr size_t kMaxParameters = 10;
 
 struct CustomOp;
@@ -64,7 +64,9 @@ class RunContext {
   // The layout of input X for input axes, for ops that have both.
   const Layout& layout() const { return layout_; }
   const Shape& ShapeOfX() const;
-  const Shape& ShapeOf(size_t i) const { return inputs_[i].shape; }
+  const Shape& ShapeOf(size_t i) const { return InputAt(i).shape; }
+  // The number of tensors of the variadic input.
+  size_t variadic_count() const { return variadic_.size(); }
   // The number of elements of the data: of X, or of the weight.
   int64_t count() const;
   // Input i. Throws unless it has the shape of X.
@@ -92,8 +94,14 @@ class RunContext {
 
   size_t CountOutputs() const;
   bool has_axes() const;
+  size_t CountInputs() const;
   Inputs ReadInputs();
-  void ReadInput(size_t i, size_t count, Input& input);
+  std::vector<Input> ReadVariadic();
+  void ReadInput(size_t i, Input& input);
+  const Input& InputAt(size_t i) const {
+    return i < inputs_.size() ? inputs_[i] : variadic_[i - inputs_.size()];
+  }
+  std::string NameOf(size_t i) const;
   Shape ReadAxes() const;
   const void* Aligned(const char* name, const void* data, const Shape& shape, size_t element_size,
                       bool on_device);
@@ -103,10 +111,11 @@ class RunContext {
   const CustomOp& op_;
   const OrtApi* const api_;
   OrtKernelContext* const context_;
-  const size_t output_count_;
+  const size_t input_count_, output_count_;
   std::vector<std::unique_ptr<char[]>> copies_;
   // Const members are constructed in place, without a copy.
   const Inputs inputs_;
+  const std::vector<Input> variadic_;
   const Shape axes_;
   const Layout layout_;
 };
@@ -148,6 +157,8 @@ struct OpDefinition {
   size_t x;                   // the input whose shape all data have, which is called X above
   bool first_output_is_data;  // if not, the shape of output 0 is unknown before a run
   NodeMaker node;
+  bool variadic = false;  // the last input and the last output are any number of tensors of one type
+  size_t single_inputs() const { return inputs.size() - (variadic ? 1 : 0); }
 };
 
 // OpDefinition::node for a class of nodes.
@@ -173,6 +184,8 @@ OpDefinition ReluGradApplyDefinition();
 OpDefinition AllGatherDefinition();
 OpDefinition AllReduceDefinition();
 OpDefinition AdamUpdateDefinition();
+OpDefinition SgdGroupUpdateDefinition();
+OpDefinition AdamGroupUpdateDefinition();
 OpDefinition ConvGradDefinition();
 OpDefinition ConvChannelsLastDefinition();
 

@@ -58,13 +58,25 @@ struct Registration {
   const OrtApi* const api;
   const bool for_device;
   const Registration* next = nullptr;
-  const OpDefinition definitions[17] = {
-      GradDefinition(),         ReluGradDefinition(),        GradGradDefinition(),
-      TrainingDefinition(),     StatisticsDefinition(),      MomentsDefinition(),
-      MergeMomentsDefinition(), ApplyDefinition(),           GradSumsDefinition(),
-      ReluGradSumsDefinition(), GradApplyDefinition(),       ReluGradApplyDefinition(),
-      AllGatherDefinition(),    AllReduceDefinition(),       AdamUpdateDefinition(),
-      ConvGradDefinition(),     ConvChannelsLastDefinition()};
+  const OpDefinition definitions[19] = {GradDefinition(),
+                                        ReluGradDefinition(),
+                                        GradGradDefinition(),
+                                        TrainingDefinition(),
+                                        StatisticsDefinition(),
+                                        MomentsDefinition(),
+                                        MergeMomentsDefinition(),
+                                        ApplyDefinition(),
+                                        GradSumsDefinition(),
+                                        ReluGradSumsDefinition(),
+                                        GradApplyDefinition(),
+                                        ReluGradApplyDefinition(),
+                                        AllGatherDefinition(),
+                                        AllReduceDefinition(),
+                                        AdamUpdateDefinition(),
+                                        SgdGroupUpdateDefinition(),
+                                        AdamGroupUpdateDefinition(),
+                                        ConvGradDefinition(),
+                                        ConvChannelsLastDefinition()};
   std::list<CustomOp> ops;
   std::unique_ptr<OrtCustomOpDomain, Release> domain;
 

@@ -45,10 +45,19 @@ class Case:
     def __init__(self, layout, device):
         self.layout, self.device = layout, device
         options = {"channels_last": True} if layout == "channels last" else {"layout": layout, "conv_grad": True}
-        self._step = bngrad.training_step(MODEL, optimizer=bngrad.SGD(momentum=0.9), **options)
+        self._options = options
+        self._step = self._make(bngrad.SGD(momentum=0.9), group_updates=True)
+
+    def _make(self, optimizer, **options):
+        return bngrad.training_step(MODEL, optimizer=optimizer, **self._options, **options)
 
     def trainer(self, device=None, **options):
         return bngrad.Trainer(self._step, learning_rate=0.01, device=device or self.device, **options)
+
+    def trainers(self, optimizer, **options):
+        """One whose groups of weights have an op each, and one whose weights have nodes of their own."""
+        steps = (self._make(optimizer, group_updates=chosen, **options) for chosen in (True, False))
+        return [bngrad.Trainer(step, learning_rate=0.01, device=self.device) for step in steps]
 
 
 def losses_of_the_cpu(case):
@@ -62,6 +71,14 @@ def same_bits_in_two_runs(case):
     first, second = case.trainer(), case.trainer()
     assert losses_of(first) == losses_of(second)
     assert_same_state(first, second)
+
+
+def same_bits_without_group_updates(case):
+    groups = [bngrad.ParameterGroup(max_rank=1, weight_decay=0)]
+    for optimizer in (bngrad.SGD(momentum=0.9, nesterov=True, weight_decay=0.01), bngrad.AdamW()):
+        first, second = case.trainers(optimizer, groups=groups, clip_norm=1.0)
+        assert losses_of(first) == losses_of(second)
+        assert_same_state(first, second)
 
 
 def prefetched_batches_and_a_saved_state(case):
@@ -130,7 +147,7 @@ def validation(case):
 
 def main(device, quick):
     checks = [losses_of_the_cpu, same_bits_in_two_runs, prefetched_batches_and_a_saved_state, evaluation]
-    checks.append(values_on_the_device)
+    checks += [values_on_the_device, same_bits_without_group_updates]
     if not device.startswith("cpu"):
         checks += [cuda_graphs, out_of_memory, *([] if torch is None else [tensors_on_the_device])]
     for layout in ("named", "flat", "channels last"):

@@ -22,7 +22,8 @@ MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_resnet20.onnx"
 
 def placement(device, folder):
     """The number of nodes of each execution provider, from the profile of a session."""
-    step = bngrad.training_step(MODEL, optimizer=bngrad.SGD(momentum=0.9), conv_grad=True)
+    optimizer = bngrad.SGD(momentum=0.9)
+    step = bngrad.training_step(MODEL, optimizer=optimizer, conv_grad=True, group_updates=True)
     options = onnxruntime.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(Path(folder, "profile"))
     bngrad.register(options, device=device)

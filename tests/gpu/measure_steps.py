@@ -72,6 +72,7 @@ def prepare(options, module, images, labels, path):
         (images[:2], labels[:2]),
         optimizer=bngrad.SGD(momentum=MOMENTUM),
         conv_grad=True,
+        group_updates=True,
         channels_last=options.channels_last,
         **more,
     )

@@ -1,4 +1,5 @@
 // The C ABI with the CUDA kernels on the CPU, for kernel_fuzz.cc: its ops run on the emulated device.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -9,8 +10,8 @@
 #include "core/grad.hpp"
 #include "core/grad_grad.hpp"
 #include "core/training.hpp"
-#include "cuda/adam.hpp"
 #include "cuda/batch_norm.hpp"
+#include "cuda/group_update.hpp"
 #include "cuda/ptx.hpp"
 #include "cuda_emulation.hpp"
 
@@ -60,7 +61,10 @@ static void Training(const Layout& layout, const TrainingArguments& arguments, c
 }
 static void AdamUpdate(const AdamArguments& arguments, const KernelTable&, PoolThreads&) {
   EmulatedDevice device;
-  cuda::AdamUpdate(arguments, device);
+  cuda::AdamTensor tensor = {arguments.count, {}, {}};
+  std::copy_n(arguments.inputs, kAdamInputs, tensor.inputs);
+  std::copy_n(arguments.outputs, kAdamOutputs, tensor.outputs);
+  cuda::AdamUpdate(arguments.type, arguments.coefficients, {tensor}, device);
 }
 static void Statistics(const Layout& layout, const StatisticsArguments& arguments, const KernelTable&,
                        PoolThreads&) {

@@ -11,6 +11,7 @@
 #include "cuda/kernels/copy.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/maps.h"
+#include "cuda/kernels/sgd.h"
 #include "cuda/kernels/sums.h"
 
 namespace bngrad::cuda {

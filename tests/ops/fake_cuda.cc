@@ -112,10 +112,16 @@ FAKE(cuMemsetD8Async, void* memory, unsigned char value, size_t bytes, void*) {
   return result;
 }
 #if !defined(FAKE_CUDA_MISSING)
+// The number of launches until now.
+extern "C" {
+__attribute__((visibility("default"))) int fake_cuda_launches = 0;
+}
+
 FAKE(cuLaunchKernel, void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
      unsigned, void* stream, void** arguments, void**) {
   const int result = Result("cuLaunchKernel");
   if (result == 0) Start(function, {x, y, z, threads, stream, arguments[0]});
+  ++fake_cuda_launches;
   return result;
 }
 #endif

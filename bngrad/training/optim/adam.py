@@ -41,6 +41,7 @@ class Adam(Optimizer):
     name = "adam"
     torch = "Adam"
     torch_counts = True
+    group_op = "AdamGroupUpdate"
     slots = ("exp_avg", "exp_avg_sq")
     second_moment = "exp_avg_sq"
     decoupled: ClassVar[bool] = False
@@ -57,7 +58,11 @@ class Adam(Optimizer):
 
     def update(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
         """The op AdamUpdate."""
-        return nodes.adam_update(weight, lambda: self._coefficients(nodes, weight.options))
+        return nodes.adam_update(weight, *self.group_scalars(nodes, weight))
+
+    def group_scalars(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
+        """The coefficients of AdamUpdate."""
+        return [nodes.coefficients(weight, lambda: self._coefficients(nodes, weight.options))]
 
     def _coefficients(self, nodes: UpdateNodes, options: WeightOptions) -> list[ir.Value]:
         rate, unit, decay = nodes.double_rate(options), nodes.double(1), options.weight_decay

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from bngrad.training.optim.groups import WeightOptions
     from bngrad.training.optim.nodes import UpdateNodes, Weight
 
 
@@ -28,6 +29,9 @@ class Optimizer(abc.ABC):
     second_moment: ClassVar[str | None] = None
     """The slot whose square root an update divides by."""
 
+    group_op: ClassVar[str | None] = None
+    """The op that makes the updates of many weights, by the same formula; None if there is none."""
+
     @property
     @abc.abstractmethod
     def weight_decay(self) -> float:
@@ -41,3 +45,11 @@ class Optimizer(abc.ABC):
     @abc.abstractmethod
     def update(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
         """Adds the nodes of an update; returns the new value of a weight, then those of its slots."""
+
+    def group_scalars(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
+        """Returns the inputs of ``group_op`` before the tensors, for weights with the options of one."""
+        raise NotImplementedError
+
+    def group_attributes(self, options: WeightOptions) -> dict[str, float]:  # noqa: ARG002 - for subclasses
+        """Returns the attributes of ``group_op`` for weights with some options."""
+        return {}

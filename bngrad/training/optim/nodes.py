@@ -32,12 +32,16 @@ class UpdateNodes:
     Args:
         make: Makes nodes.
         learning_rate: A float or double scalar.
-        step: The int64 scalar t of weights that are not behind.
+        step: The int64 scalar t of weights that are not behind; None for an optimizer that does not read it.
         gradient_scale: A float or double scalar that all gradients are multiplied by; None for 1.
     """
 
     def __init__(
-        self, make: NodesAtEnd, learning_rate: ir.Value, step: ir.Value, gradient_scale: ir.Value | None = None
+        self,
+        make: NodesAtEnd,
+        learning_rate: ir.Value,
+        step: ir.Value | None = None,
+        gradient_scale: ir.Value | None = None,
     ) -> None:
         self.op = make.typed
         """Makes an elementwise node; its output has the type and shape of its first input."""
@@ -73,6 +77,15 @@ class UpdateNodes:
         """Returns the weight less the learning rate times a direction."""
         return self.op("Sub", weight.value, self.op("Mul", direction, self.rate(weight)))
 
+    def scalars(self, weight: Weight) -> list[ir.Value]:
+        """Returns the learning rate of a weight, and the number that its gradient is multiplied by, as scalars."""
+        dtype = dtype_of(weight.value)
+        if self._gradient_scale is None:
+            scale = self._once(("unit", dtype), lambda: self._make.constant(1, dtype))
+        else:
+            scale = self._scale_in(dtype)
+        return [self._rate_in(dtype, weight.options.learning_rate_scale), scale]
+
     # Double scalars, as Python's numbers are in PyTorch.
 
     def double(self, value: float) -> ir.Value:
@@ -92,29 +105,33 @@ class UpdateNodes:
         behind = options.updates_behind
 
         def correction() -> ir.Value:
+            assert self._step is not None, "the optimizer reads it"  # noqa: S101
             updates = self.op("Sub", self._step, self._make.int64(behind)) if behind else self._step
             count = self._make.cast(updates, _DOUBLE)
             return self.op("Sub", self.double(1), self.op("Pow", self.double(beta), count))
 
         return self._once(("correction", beta, behind), correction)
 
-    def adam_update(self, weight: Weight, coefficients: Callable[[], Sequence[ir.Value]]) -> list[ir.Value]:
-        """Makes the op AdamUpdate, and returns the new weight and moments.
+    def coefficients(self, weight: Weight, make: Callable[[], Sequence[ir.Value]]) -> ir.Value:
+        """Returns a vector for the weights of a group.
 
         Args:
-            weight: The weight.
-            coefficients: Makes the double scalars for the weights of a group.
+            weight: One of them.
+            make: Makes the double scalars that it consists of.
         """
 
         def vector() -> ir.Value:
-            numbers = coefficients()
+            numbers = make()
             axis = self._once(("axis",), lambda: self._make.int64([0]))
             result = self._make.op("Concat", *(self._make.op("Unsqueeze", n, axis) for n in numbers), axis=0)
             result.type, result.shape = ir.TensorType(_DOUBLE), ir.Shape([len(numbers)])
             return result
 
-        vector_of_group = self._once(("coefficients", weight.options), vector)
-        new = self._make.bngrad("AdamUpdate", weight.value, weight.gradient, *weight.slots, vector_of_group)
+        return self._once(("coefficients", weight.options), vector)
+
+    def adam_update(self, weight: Weight, coefficients: ir.Value) -> list[ir.Value]:
+        """Makes the op AdamUpdate, and returns the new weight and moments."""
+        new = self._make.bngrad("AdamUpdate", weight.value, weight.gradient, *weight.slots, coefficients)
         for value in new:
             value.type, value.shape = weight.value.type, weight.value.shape
         return list(new)

@@ -21,6 +21,7 @@ from bngrad.training.optim.ranges import require_range
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from bngrad.training.optim.groups import WeightOptions
     from bngrad.training.optim.nodes import UpdateNodes, Weight
 
 
@@ -39,6 +40,7 @@ class SGD(Optimizer):
 
     name = "sgd"
     torch = "SGD"
+    group_op = "SgdGroupUpdate"
 
     momentum: float = option(0.0, "Momentum of {}")
     nesterov: bool = option(False, "Use Nesterov momentum with {}")
@@ -63,3 +65,15 @@ class SGD(Optimizer):
         buffer = nodes.op("Add", nodes.op("Mul", weight.slots[0], momentum), g)
         direction = nodes.op("Add", g, nodes.op("Mul", buffer, momentum)) if self.nesterov else buffer
         return [nodes.minus(weight, direction), buffer]
+
+    def group_scalars(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
+        """The learning rate and the factor of gradients."""
+        return nodes.scalars(weight)
+
+    def group_attributes(self, options: WeightOptions) -> dict[str, float]:
+        """The hyperparameters."""
+        return {
+            "momentum": float(self.momentum),
+            "nesterov": int(self.nesterov),
+            "weight_decay": float(options.weight_decay),
+        }

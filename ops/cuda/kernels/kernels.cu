@@ -5,6 +5,7 @@
 #include "cuda/kernels/copy.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/maps.h"
+#include "cuda/kernels/sgd.h"
 #include "cuda/kernels/sums.h"
 
 namespace bngrad::cuda::BNGRAD_MODULE {
@@ -43,6 +44,8 @@ BNGRAD_MAP(grad_grad_training, MapGradGradTraining)
 BNGRAD_MAP(grad_grad_frozen, MapGradGradFrozen)
 // Launched in the modules of float and double only.
 BNGRAD_KERNEL(adam_update, AdamUpdateArguments, (UpdateAdam<Arithmetic<T>>(a)))
+// Launched in the module of float only.
+BNGRAD_KERNEL(sgd_update, SgdUpdateArguments, (UpdateSgd(a)))
 
 #undef BNGRAD_FORMS
 #undef BNGRAD_SUM
