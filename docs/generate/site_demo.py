@@ -1,7 +1,7 @@
 """The page of docs/examples/browser as part of the site, which npm's packages make possible.
 
-The page keeps its place, and so do the files that it loads. Where its packages are not installed, links to it go to
-the code host, as those to the other examples do.
+The page keeps its place, and so do the files that it loads. Where npm has not installed its packages, links to it
+go to the code host, as those to the other examples do.
 """
 
 from __future__ import annotations
