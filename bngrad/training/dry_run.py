@@ -104,7 +104,10 @@ def _losses(model: ir.Model, forward: ir.Model, path: str) -> tuple[list[LossCho
     """
     command = f"bngrad step {shlex.quote(path)} -o step.onnx"
     exported = read_forward_info(model)
-    own = [str(value.name) for value in default_losses(forward)] if exported is None else [exported.loss]
+    if exported is None:
+        own = [str(value.name) for value in default_losses(forward)]
+    else:
+        own = [] if exported.loss is None else [exported.loss]
     if own:
         options = [f" --loss {shlex.quote(name)}" if len(own) > 1 else "" for name in own]
         losses = [

@@ -9,6 +9,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.batch_norm_modes import matching
 from bngrad.autodiff.control_flow.prepare import fold_branches
+from bngrad.autodiff.forward_info import update_forward_info
 from bngrad.autodiff.prepare_forward import reads_given, return_statistics
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.errors import ModelError
@@ -82,6 +83,7 @@ def edit_batch_norms(model: ir.Model, options: BatchNormOptions) -> EditedBatchN
         type_constants(result.graph)
         folded, kept = _fold(nodes, called, names, options.batch_norms or ())
         _remove_unused(result)
+    update_forward_info(result, new_weights=bool(folded))
     check(result, model)
     return EditedBatchNorms(result, edited, folded, kept)
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from bngrad.autodiff.forward_info import new_buffers
 from bngrad.graph.constant_value import new_initializer
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import nodes_at_start
@@ -150,7 +151,8 @@ def with_state(
             _fold(graph, values[name], state[name])
     RemoveUnusedNodesPass()(model)
     model.metadata_props.pop(KEY, None)
-    outputs = [str(value.name) for value in graph.outputs if value.name != info.loss]
+    left_out = {info.loss, *new_buffers(model)}
+    outputs = [str(value.name) for value in graph.outputs if value.name not in left_out]
     # Batch norms in the evaluation graph were accepted when the step was made.
     result = finalize(model, {}, outputs=outputs or None, batch_statistics=True).model
     if info.quantization is not None:

@@ -16,6 +16,7 @@ from onnx_ir.passes.common import (
 
 from bngrad.arguments import require_names
 from bngrad.autodiff.control_flow.prepare import fold_branches
+from bngrad.autodiff.forward_info import new_buffers, update_forward_info
 from bngrad.autodiff.prepare_forward import inlined
 from bngrad.autodiff.stop_gradient import stops_to_identity
 from bngrad.errors import InputError, ModelError
@@ -104,6 +105,7 @@ def finalize(
         result = result._replace(model=quantizable(result.model))
         round_values(result.model, quantization, ranges=weights)
         deploy(result.model, ranges)
+    update_forward_info(result.model)
     check(result.model, model)
     return result
 
@@ -201,7 +203,7 @@ def _keep_outputs(model: ir.Model, names: Sequence[str] | None) -> None:
                 raise InputError(unknown_name(name, outputs, "an output"))
         kept = [outputs[name] for name in dict.fromkeys(names)]
     else:
-        left_out = running_outputs(model) | losses(graph)
+        left_out = running_outputs(model) | losses(graph) | {outputs.get(name) for name in new_buffers(model)}
         kept = [value for value in outputs.values() if value not in left_out]
     if not kept:
         raise ModelError(

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from bngrad.autodiff.batch_norm_modes import matching
 from bngrad.autodiff.control_flow.prepare import fold_branches
+from bngrad.autodiff.forward_info import update_forward_info
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
@@ -136,6 +137,7 @@ class Restoration:
         names, result = Names(self._model), {}
         for key, node in self._layers.items():
             result[self._names[node]] = self._insert(node, moments.totals[key], names)
+        update_forward_info(self._model, new_weights=True)
         check(self._model, self._source)
         return Restored(self._model, result, moments.batches)
 
