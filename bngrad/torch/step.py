@@ -183,7 +183,7 @@ def training_step(
     evaluation = export_inference(arguments.forward, arguments.example, exported.sizes)
     update = values_of(UpdateOptions, chosen)
     if torch_optimizer is not None:
-        groups = torch_optimizer.groups_of(exported.info.weights)
+        groups = torch_optimizer.groups_of(exported.info.weights or ())
         update |= {"optimizer": torch_optimizer.optimizer, "groups": groups}
     step = build_step(
         exported.model,
