@@ -256,7 +256,7 @@ def for_target(
         result,
         *([ConvGradOpPass()] if (conv_grad or channels_last) and target == "stock" else []),
         *([RecomputePass()] if memory == "lean" and target == "stock" else []),
-        *([LowerTrainingPass(for_training_build=target == "training")] if lower else []),
+        *([LowerTrainingPass(for_training_build=target == "training", ordered=memory == "lean")] if lower else []),
         KeepDropoutPass(),
         BernoulliPass(),
         *([MatrixVectorPass(), ChainSumsPass()] if target == "stock" else []),

@@ -98,12 +98,13 @@ def _reshaped(operands: ConvolutionOperands, shape: Sequence[int], after: Sequen
     """The weights with another shape, in a way that has to wait for other values.
 
     ONNX Runtime orders nodes only by their edges: without an edge from dW and dB to dX it computes the gradients
-    of all weights last, and keeps every dY until then. A shape that Concat puts together is no such edge: it
-    replaces the only unknown part by -1.
+    of all weights last, and keeps every dY until then. It drops most of the edges by way of Concat, whose only
+    unknown part it replaces by -1.
     """
     site = operands.site
-    sizes = site.int64(list(shape))
-    if after:
-        unit = site.op("Min", site.int64([1]), *(site.op("Size", value) for value in after))
-        sizes = site.op("Max", sizes, unit)
-    return site.op("Reshape", operands.w, sizes)
+    if not after:
+        return reshape(site, operands.w, shape)
+    unit = site.op("Min", site.int64([1]), *(site.op("Size", value) for value in after))
+    if site.ordered:
+        return site.op("Reshape", operands.w, site.op("Max", site.int64(list(shape)), unit))
+    return reshape(site, operands.w, site.op("Max", site.int64([shape[0]]), unit), shape[1:])

@@ -38,12 +38,14 @@ class LowerTrainingPass(RewritePass):
 
     Args:
         for_training_build: Whether to lower only nodes that a training build cannot run on a CPU.
+        ordered: See `Site`.
     """
 
     minimum = OPSET
 
-    def __init__(self, *, for_training_build: bool = False) -> None:
+    def __init__(self, *, for_training_build: bool = False, ordered: bool = False) -> None:
         super().__init__()
+        self._ordered = ordered
         self._for_training_build = for_training_build
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -65,7 +67,7 @@ class LowerTrainingPass(RewritePass):
 
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """Lowers a node."""
-        site = Site(node, context)
+        site = Site(node, context, ordered=self._ordered)
         values = LOWERINGS[node.domain, node.op_type].rewrite(site)
         site.replace({index: value for index, value in enumerate(values) if value is not None})
 

@@ -22,10 +22,13 @@ class Site(Emitter, NodeSite):
     Args:
         node: The node.
         context: The model's.
+        ordered: Whether ONNX Runtime has to keep to an order of nodes that saves memory. That takes integers,
+            which are computed on the CPU.
     """
 
-    def __init__(self, node: ir.Node, context: Context) -> None:
+    def __init__(self, node: ir.Node, context: Context, *, ordered: bool = False) -> None:
         super().__init__(node, context)
+        self.ordered = ordered
         self.node = node
         self.context = context
         self.opset = context.opset
