@@ -25,7 +25,7 @@ test-long: $(READY)
 
 # Node and npm are needed, and Chromium: the examples in JavaScript, in Node and in a browser.
 test-web: $(READY) $(NODE_MODULES)
-	$(BIN)/python -m pytest -m web tests/web
+	$(BIN)/python -m pytest -m "web and not long" tests/web
 
 # PyTorch, whose wheels take gigabytes, has an environment of its own, which also sees the packages of $(VENV):
 # make test-torch TORCH='torch==2.9.*' tests with another release.
