@@ -13,6 +13,7 @@ import pytest
 LIMIT = 20
 
 SLOW = {
+    "faults/test_out_of_memory.py::test_out_of_memory": "each amount of memory is a process of its own",
     "gpu/test_run_gpu.py::test_the_checks_pass_on_the_cpu": "each part of a run is a process of its own",
     "gpu/test_run_gpu.py::test_the_measurements_run_on_the_cpu": "five processes import PyTorch",
     "from_torch/test_pytorch_guide.py::test_guide": "the examples of a page train networks, one after the other",
