@@ -40,6 +40,11 @@ def require_number(argument: str, value: object, expected: str = "a number") -> 
         raise InputError(f"{argument} is beyond the range of a float; expected {expected}") from None
 
 
+def is_count(value: object, least: int) -> bool:
+    """Tests whether an argument is an int, not a bool, of at least a number."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def require_names(**arguments: Sequence[str] | None) -> None:
     """Checks that arguments are sequences of names, and not a string.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bngrad.arguments import is_count
 from bngrad.errors import InputError, warn
 from bngrad.io.files import to_proto
 from bngrad.option_fields import takes_keywords, values_of
@@ -233,7 +234,7 @@ def compare(
     Warns:
         BngradWarning: See `export`.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+    if not is_count(steps, 1):
         raise InputError(f"steps is {steps!r}; expected a number of steps (int), at least 1")
     (forward, batch, trained, *_), exported = read_source(module, loss_fn, example, ExportOptions(**options))
     model = exported.model

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from bngrad.arguments import require_number
+from bngrad.arguments import is_count, require_number
 from bngrad.errors import InputError
 from bngrad.training.gradient_sums import sum_of, widest
 
@@ -71,7 +71,7 @@ class LossScaling:
         if not SMALLEST <= scale <= LARGEST:
             raise InputError(f"init_scale is {scale}; expected a number from 2^-24 to 2^126, such as 65536")
         interval = 2000 if interval is None else interval
-        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+        if not is_count(interval, 1):
             raise InputError(f"growth_interval is {interval!r}; expected a number of calls (int), at least 1")
         return cls(scale, interval)
 

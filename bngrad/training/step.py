@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
 
-from bngrad.arguments import require_number
+from bngrad.arguments import is_count, require_number
 from bngrad.autodiff.forward_info import read_forward_info
 from bngrad.errors import InputError
 from bngrad.graph.graph_digest import graph_digest
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.autodiff.size_conditions import Condition
+    from bngrad.training.optimizers import Optimizer
     from bngrad.training.options import StepKeywords
 
     Array = NDArray[Any]
@@ -102,7 +103,7 @@ def build_step(
     options = replace(options, **changes)
     optimizer, clip_norm, accumulate = make_optimizer(options.optimizer), options.clip_norm, options.accumulate
     averages = WeightAverages.of(options)
-    _require_updates(options)
+    _require_updates(options, optimizer)
     scaling = LossScaling.of(options)
     clip_norm = None if clip_norm is None else float(clip_norm)
     options.require_one_loss()
@@ -212,8 +213,8 @@ def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Finger
     )
 
 
-def _require_updates(options: StepOptions) -> None:
-    require_group_updates(make_optimizer(options.optimizer), options)
+def _require_updates(options: StepOptions, optimizer: Optimizer) -> None:
+    require_group_updates(optimizer, options)
     clip_norm, accumulate, freeze, groups = (
         options.clip_norm,
         options.accumulate,
@@ -222,9 +223,9 @@ def _require_updates(options: StepOptions) -> None:
     )
     if clip_norm is not None and not 0 < require_number("clip_norm", clip_norm) < np.inf:
         raise InputError(f"clip_norm is {clip_norm}; expected a finite number above 0, or None for no clipping")
-    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+    if not is_count(accumulate, 1):
         raise InputError(f"accumulate is {accumulate!r}; expected a number of calls (int), at least 1")
-    if freeze is not None and (isinstance(freeze, bool) or not isinstance(freeze, int) or freeze < 0):
+    if freeze is not None and not is_count(freeze, 0):
         raise InputError(f"freeze_statistics is {freeze!r}; expected a number of updates (int), at least 0")
     if freeze is not None and options.sync:
         raise InputError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.arguments import require_number
+from bngrad.arguments import is_count, require_number
 from bngrad.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class WeightAverages:
                 f"ema is {ema}; expected a decay between 0 and 1, such as 0.999, or None for no averages"
             )
         for name, number in (("swa", swa), ("swa_every", every)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+            if number is not None and not is_count(number, 1):
                 raise InputError(f"{name} is {number!r}; expected a number of updates (int), at least 1")
         if ema is not None and swa is not None:
             raise InputError("both ema and swa are given; a step keeps one average of each weight")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from bngrad.arguments import require_names
+from bngrad.arguments import is_count, require_names
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import unknown_name
 from bngrad.training.optim.ranges import require_range
@@ -46,7 +46,7 @@ class ParameterGroup:
         values = {"learning_rate_scale": self.learning_rate_scale, "weight_decay": self.weight_decay}
         require_range(self, **{name: value for name, value in values.items() if value is not None})
         behind = self.updates_behind
-        if behind is not None and (isinstance(behind, bool) or not isinstance(behind, int) or behind < 0):
+        if behind is not None and not is_count(behind, 0):
             raise InputError(f"ParameterGroup: updates_behind is {behind!r}; expected an int, at least 0")
 
     def selects(self, name: str, rank: int) -> bool:
