@@ -15,6 +15,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,10 +28,13 @@ from ops.wheels.macho import hide_exports
 from ops.wheels.notices import write_notices
 from ops.wheels.sbom import NAME as SBOM
 from ops.wheels.sbom import bill_of_materials
-from ops.wheels.targets import TARGETS, Target
+from ops.wheels.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build" / "wheels"
+
+QUIET = 10.0
+"""Seconds between two lines about one stage."""
 
 ZIG_EXPORTS = frozenset({"__mh_dylib_header", "___dso_handle"})
 """Names that zig's linker exports from every Mach-O library."""
@@ -46,12 +50,14 @@ def main() -> int:
     parser.add_argument("--twice", action="store_true", help="build in two folders and compare the files")
     options = parser.parse_args()
     os.umask(0o022)  # wheels keep the modes of files
-    targets = {name: TARGETS[name] for name in options.only or TARGETS}
+    names = options.only or list(TARGETS)
 
-    built = build(WORK / "first", targets, zig_cache=None)
+    built = build(WORK / "first", names, zig_cache=None)
+    say(f"checking {', '.join(names)}")
     problems = [problem for path in built[1:] for problem in wheel_problems(path)]
     if options.twice:
-        again = build(WORK / "second", targets, zig_cache=WORK / "second" / "zig")
+        say("the second build, with an empty cache")
+        again = build(WORK / "second", names, zig_cache=WORK / "second" / "zig")
         problems += [
             f"{first.name}: two builds differ: {digest(first)} and {digest(second)}"
             for first, second in zip(built, again, strict=True)
@@ -69,34 +75,37 @@ def main() -> int:
     return 0
 
 
-def build(folder: Path, targets: dict[str, Target], *, zig_cache: Path | None) -> list[Path]:
+def build(folder: Path, names: list[str], *, zig_cache: Path | None) -> list[Path]:
     """Builds the source distribution and the wheels in a folder; returns their paths, the former first.
 
     Args:
         folder: The folder, which is emptied first.
-        targets: The platforms.
+        names: The platforms.
         zig_cache: Where zig keeps what it compiles, the C++ library among it. By default the user's cache.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if zig_cache is not None:
         os.environ["ZIG_GLOBAL_CACHE_DIR"] = str(zig_cache)
-    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", folder, ROOT]
+    run("source distribution", *command)
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder / "source", filter="data")
     (source,) = (folder / "source").iterdir()
     write_notices(source / "LICENSE-THIRD-PARTY.txt", zig().parent)
     wheels = []
-    for name, target in targets.items():
+    for name in names:
         began = time.monotonic()
-        wheels.append(build_wheel(target, source, folder / name))
-        print(f"{name}: {wheels[-1].name}, {time.monotonic() - began:.0f} s", flush=True)
+        wheels.append(build_wheel(name, source, folder / name))
+        say(f"{name}: {wheels[-1].name}, {time.monotonic() - began:.0f} s")
     return [sdist, *wheels]
 
 
-def build_wheel(target: Target, source: Path, folder: Path) -> Path:
-    """Builds a platform's wheel in a folder; returns its path."""
+def build_wheel(name: str, source: Path, folder: Path) -> Path:
+    """Builds the wheel of the platform `name` in a folder; returns its path."""
+    target = TARGETS[name]
+    compiling, packing = f"{name}: compiling", f"{name}: packing"
     settings = {
         "build-dir": folder / "build",
         "install.strip": "false",  # the linker did
@@ -107,9 +116,20 @@ def build_wheel(target: Target, source: Path, folder: Path) -> Path:
         "cmake.define.BNGRAD_CUDA": "OFF" if target.file_format == "MACHO" else "ON",
     }
     arguments = [f"--config-setting={name}={value}" for name, value in settings.items()]
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, *arguments, source)
+    run(
+        compiling,
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        folder,
+        *arguments,
+        source,
+    )
     (wheel,) = folder.glob("*.whl")
-    run(sys.executable, "-m", "wheel", "unpack", "--dest", folder / "unpacked", wheel)
+    run(packing, sys.executable, "-m", "wheel", "unpack", "--dest", folder / "unpacked", wheel)
     (unpacked,) = (folder / "unpacked").iterdir()
     library = unpacked / "bngrad" / "lib" / target.library
     if target.file_format == "MACHO":
@@ -119,9 +139,9 @@ def build_wheel(target: Target, source: Path, folder: Path) -> Path:
     bill.parent.mkdir()
     version_of_zig = importlib.metadata.version("ziglang")
     bill.write_bytes(bill_of_materials(target, version, library.read_bytes(), zig().parent, version_of_zig))
-    run(sys.executable, "-m", "wheel", "pack", "--dest-dir", folder, unpacked)
+    run(packing, sys.executable, "-m", "wheel", "pack", "--dest-dir", folder, unpacked)
     # scikit-build-core tags it for the machine that builds.
-    run(sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={target.tag}", wheel)
+    run(packing, sys.executable, "-m", "wheel", "tags", "--remove", f"--platform-tag={target.tag}", wheel)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -134,18 +154,35 @@ def zig() -> Path:
     return Path(package.origin).parent / "zig"
 
 
-def run(*command: object) -> None:
-    """Runs a command; its output is shown, and this program ends, if it fails."""
-    done = subprocess.run(
+def run(stage: str, *command: object) -> None:
+    """Runs a command, and says which stage it is, how many steps of ninja are done, and since when it runs.
+
+    If it fails, its output is shown, and this program ends.
+    """
+    began = said = time.monotonic()
+    say(stage)
+    output = []
+    environment = {"SOURCE_DATE_EPOCH": epoch(), "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}
+    with subprocess.Popen(
         [str(word) for word in command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-        env=os.environ | {"SOURCE_DATE_EPOCH": epoch(), "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)},
-    )
-    if done.returncode:
-        sys.exit(f"{done.stdout}\nfailed: {' '.join(map(str, command))}")
+        env=os.environ | environment,
+    ) as process:
+        for line in process.stdout or ():
+            output.append(line)
+            now = time.monotonic()
+            if now - said >= QUIET and (steps := re.match(r"\[(\d+)/(\d+)\]", line)):
+                said = now
+                say(f"{stage}, {steps[1]} of {steps[2]} steps, {now - began:.0f} s")
+    if process.returncode:
+        sys.exit(f"{''.join(output)}\nfailed: {' '.join(map(str, command))}")
+
+
+def say(text: str) -> None:
+    """Prints a line at once."""
+    print(text, flush=True)
 
 
 def epoch() -> str:
