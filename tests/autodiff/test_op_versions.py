@@ -14,7 +14,7 @@ from autodiff.small_models import SUM, gradients, model
 from bngrad.autodiff.prepare_forward import OPSET
 from bngrad.autodiff.rules import RULES
 
-NO_KERNEL = {("DequantizeLinear", 28), ("GlobalLpPool", 22), ("RoiAlign", 22)}
+NO_KERNEL = {("DequantizeLinear", 28), ("GlobalLpPool", 22), ("MaxRoiPool", 22), ("RoiAlign", 22)}
 """Definitions that ONNX Runtime has no kernel of: they are only compared with central differences."""
 RANDOM = ("Bernoulli", "RandomNormalLike", "RandomUniformLike")
 

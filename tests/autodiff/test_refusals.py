@@ -142,6 +142,12 @@ REFUSED = {
         case("float[1, 2, 5, 4] x, float[N, 4] r, int64[N] b", "y = RoiAlign (x, r, b)", wrt=("x", "r")),
         "it has no gradient with respect to input 1, 'r'.*expected a constant",
     ),
+    "regions of MaxRoiPool that depend on weights": (
+        case(
+            "float[1, 2, 5, 4] x, float[N, 5] r", "y = MaxRoiPool <pooled_shape = [1, 2]> (x, r)", wrt=("x", "r")
+        ),
+        "MaxRoiPool node .* it has no gradient with respect to input 1, 'r'.*expected a constant",
+    ),
     "grid of parameters of unknown length": (
         case("float[1, 2, K] t, int64[4] s", "y = AffineGrid (t, s)", wrt=("t",), opset=20),
         "the last dimension of its theta is not known",

@@ -26,7 +26,7 @@ from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 FLOATS = {f"tensor({dtype.name.lower()})" for dtype in SUPPORTED_DTYPES}
 OF_ORT = {"AveragePoolGrad", "MaxPoolGrad", "SimplifiedLayerNormalization"}
 """In the default domain because bngrad registers them: ONNX Runtime's builder or optimizer writes them."""
-REFUSED = {("Dropout", 1), ("Resize", 1), ("Resize", 2), ("RoiAlign", 1)}
+REFUSED = {("Dropout", 1), ("MaxRoiPool", 1), ("Resize", 1), ("Resize", 2), ("RoiAlign", 1)}
 """Float inputs that must be constant; test_refusals.py tests them."""
 OTHER_TYPES = {"If": (0,), "Loop": (0, 1), "DequantizeLinear": (0, 2)}
 """Inputs of other types than float, beside which all inputs, and what bodies or roundings read, have gradients."""

@@ -30,9 +30,10 @@ FILES = {
         "    [loss]", "    other = ReduceSum <keepdims = 0> (w)\n    [loss]"
     ),
     "taken.onnx": NET.replace("m_new", "s_grad"),
-    "hard.onnx": """g (float[1, 1, 4, 4] x, float[1, 5] r) => (float loss) {
-        a = MaxRoiPool <pooled_shape = [2, 2]> (x, r)
-        b = MaxRoiPool <pooled_shape = [1, 1]> (a, r)
+    "hard.onnx": """g (int64 n, float x, float r) => (float loss) {
+        a = MelWeightMatrix (n, n, n, x, r)
+        c = ReduceMax <keepdims = 0> (a)
+        b = MelWeightMatrix (n, n, n, c, r)
         loss = ReduceSum <keepdims = 0> (b)
     }""",
     "dropout.onnx": """g (float[4] x, float r, bool t) => (float loss) {
@@ -184,7 +185,7 @@ ERRORS = {
     ),
     "no rule": (
         ["differentiate", "hard.onnx", *OUT, "--wrt", "x"],
-        "MaxRoiPool node 'a' (outputs a) cannot be differentiated: it has no gradient rule (and 1 more: MaxRoi",
+        "MelWeightMatrix node 'a' (outputs a) cannot be differentiated: it has no gradient rule (and 1 more: MelW",
     ),
     "training graph": (["differentiate", "grad.onnx", *OUT], "the model is a training graph already"),
     "unbiased variance in ORT's dialect": (

@@ -148,6 +148,10 @@ def _pools():
         yield Case("GlobalMaxPool", f"rank-{len(shape)}", (values(*shape),))
         yield Case("GlobalLpPool", f"rank-{len(shape)}", (values(*shape),))
     yield Case("GlobalLpPool", "p-1", (values(2, 3, 4, 5),), {"p": 1})
+    rois = np.array([[1.25, 0.6, -0.9, 2.6, 8], [0.5, 3, 1, 1, 2.25], [0.5, 6, 0.1, 8, 3]], np.float32)
+    for scale in (1.0, 0.75):
+        attributes = {"pooled_shape": [3, 2], "spatial_scale": scale}
+        yield Case("MaxRoiPool", f"scale-{scale}", (values(2, 3, 4, 5), rois), attributes)
     yield Case("LpPool", "defaults", (values(2, 3, 4, 5),), {"kernel_shape": [2, 3]}, opset=18)
     ties = np.zeros([1, 1, 4, 4], np.float32)
     yield Case("MaxPool", "ties", (ties,), {"kernel_shape": [3, 3], "pads": [1] * 4}, "ab")

@@ -1,6 +1,8 @@
-"""RoiAlign: samples of an image on a grid in each bin of a region, by bilinear weights of the elements around.
+"""RoiAlign and MaxRoiPool.
 
+RoiAlign takes samples of an image on a grid in each bin of a region, by bilinear weights of the elements around.
 The weights of both axes are independent, so that an average is a product of matrices, one for each axis.
+MaxRoiPool takes the largest element of each bin.
 """
 
 from __future__ import annotations
@@ -137,19 +139,34 @@ def _largest(back: Backward, rows: _Samples, columns: _Samples, dtype: ir.DataTy
     """Returns dX of mode max.
 
     The samples are [regions, rows, columns, samples, 2, samples, 2], with the two elements around a sample along
-    each axis. Flattened, they have a row for each bin; X and dY have the channels last.
+    each axis.
     """
-    x = back.x(0)
     places = [[2, 5, 6], [1, 3, 4]]  # the dimensions of the other axis
     row, column = (
         [back.op("Unsqueeze", value, back.int64(other)) for value in _taps(back, samples, dtype)]
         for samples, other in zip((rows, columns), places, strict=True)
     )
-    index = back.op("Add", back.op("Mul", _by_region(back, 6), dimension_of(back, x, 2)), row[0])
-    index = back.op("Add", back.op("Mul", index, dimension_of(back, x, 3)), column[0])
+    index = _flat(back, _by_region(back, 6), row[0], column[0])
     exists = back.op("And", row[2], column[2])
     weight = back.op("Where", exists, back.op("Mul", row[1], column[1]), back.constant(0, dtype))
-    exists = back.op("Expand", exists, back.op("Shape", weight))
+    return _at_largest(back, index, weight, back.op("Expand", exists, back.op("Shape", weight)), dtype)
+
+
+def _flat(back: Backward, image: ir.Value, row: ir.Value, column: ir.Value) -> ir.Value:
+    """Returns the number of an element of X among the elements of a channel in all images."""
+    index = back.op("Add", back.op("Mul", image, dimension_of(back, back.x(0), 2)), row)
+    return back.op("Add", back.op("Mul", index, dimension_of(back, back.x(0), 3)), column)
+
+
+def _at_largest(
+    back: Backward, index: ir.Value, weight: ir.Value, exists: ir.Value, dtype: ir.DataType
+) -> ir.Value:
+    """Returns dX, the sum of dY times the weight of the element whose product with its weight is the largest.
+
+    The elements are [regions, rows, columns, ...]. Flattened, they have a row for each bin; X and dY have the
+    channels last.
+    """
+    x = back.x(0)
     index, weight, exists = (back.op("Flatten", value, axis=3) for value in (index, weight, exists))
     pixels, dY = (
         back.op("Flatten", back.op("Transpose", back.cast(value, dtype), perm=[0, 2, 3, 1]), axis=3)
@@ -186,3 +203,71 @@ def _taps(back: Backward, samples: _Samples, dtype: ir.DataType) -> tuple[ir.Val
     weight = back.op("Mul", pairs[1], back.op("Cast", inside, to=int(dtype)))
     exists = back.op("Unsqueeze", samples.exists, last_axis)
     return back.op("Cast", pairs[0], to=int(ir.DataType.INT64)), weight, exists
+
+
+class _Bins(NamedTuple):
+    """The elements in each bin along an axis of X, [regions, bins, elements]; as many as in the largest bin."""
+
+    element: ir.Value
+    """The element of X, int64; the last one where the bin has fewer."""
+    exists: ir.Value
+
+
+@gradient("MaxRoiPool", versions=(1, 22), attributes={"pooled_shape": ANY, "spatial_scale": ANY})
+def max_roi_pool(back: Backward) -> Gradients:
+    """dX = the sum over regions of dY at the first largest element of each bin; an empty bin gives none.
+
+    The bins are those of ONNX Runtime's kernel: the edges of a region are rounded, halves away from 0, and its
+    last row and column are inside.
+    """
+    dtype = statistics_dtype(back.x(0))
+    rois = back.cast(back.x(1), dtype)
+    rows, columns = (_bins(back, rois, axis, dtype) for axis in (2, 3))
+    image = back.op("Gather", rois, back.int64([0]), axis=1)
+    image = back.op("Unsqueeze", back.cast(image, ir.DataType.INT64), back.int64([2, 3, 4]))
+    row, column = (
+        [back.op("Unsqueeze", value, back.int64(other)) for value in axis]
+        for axis, other in ((rows, [2, 4]), (columns, [1, 3]))
+    )
+    exists = back.op("And", row[1], column[1])
+    dX = _at_largest(
+        back, _flat(back, image, row[0], column[0]), back.op("Cast", exists, to=int(dtype)), exists, dtype
+    )
+    return [cast_like(back, dX, dtype, back.x(0)), None]
+
+
+def _bins(back: Backward, rois: ir.Value, axis: int, dtype: ir.DataType) -> _Bins:
+    """Returns the elements in the bins along an axis of X, computed in the order of ONNX Runtime's kernel."""
+    bins = back.attribute("pooled_shape", [1, 1])[axis - 2]
+
+    def number(value: object) -> ir.Value:
+        return back.constant(value, dtype)
+
+    def edge(column: int) -> ir.Value:
+        scaled = back.op("Gather", rois, back.int64([column]), axis=1)
+        scaled = back.op("Mul", scaled, number(back.attribute("spatial_scale", 1.0)))
+        size = back.op("Abs", scaled)
+        whole = back.op("Floor", size)
+        # Not Floor(size + 0.5), which rounds the float below 0.5 up.
+        up = back.op("GreaterOrEqual", back.op("Sub", size, whole), number(0.5))
+        rounded = back.op("Add", whole, back.op("Cast", up, to=int(dtype)))
+        return back.op("Mul", rounded, back.op("Sign", scaled))
+
+    length = back.op("Cast", dimension_of(back, back.x(0), axis), to=int(dtype))
+
+    def within(value: ir.Value) -> ir.Value:
+        return back.op("Min", back.op("Max", back.op("Add", value, start), number(0)), length)
+
+    start = edge(4 - axis)
+    size = back.op("Add", back.op("Sub", edge(6 - axis), start), number(1))
+    bin_size = back.op("Div", back.op("Max", size, number(1)), number(bins))
+    begin = within(back.op("Floor", back.op("Mul", number(np.arange(bins)), bin_size)))
+    end = within(back.op("Ceil", back.op("Mul", number(np.arange(1, bins + 1)), bin_size)))
+    count = back.op("Reshape", back.op("Sub", end, begin), back.int64([-1]))
+    most = back.op("ReduceMax", back.op("Concat", count, number([1]), axis=0), keepdims=0)
+    most = back.op("Cast", most, to=int(ir.DataType.INT64))
+    beyond = back.op("Cast", back.op("Range", back.int64(0), most, back.int64(1)), to=int(dtype))
+    element = back.op("Add", back.op("Unsqueeze", begin, back.int64([-1])), beyond)
+    exists = back.op("Less", element, back.op("Unsqueeze", end, back.int64([-1])))
+    element = back.op("Min", element, back.op("Sub", length, number(1)))
+    return _Bins(back.op("Cast", element, to=int(ir.DataType.INT64)), exists)

@@ -59,6 +59,7 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("", "LpPool"): pooling.lp_pool,
     ("", "MaxPool"): pooling.max_pool,
     ("", "MaxPoolGrad"): pooling.max_pool_grad,
+    ("", "MaxRoiPool"): pooling.max_roi_pool,
     ("", "MeanVarianceNormalization"): normalization.mean_variance_normalization,
     ("", "NegativeLogLikelihoodLoss"): loss.negative_log_likelihood_loss,
     ("", "Pad"): indexing.pad,

@@ -1,9 +1,9 @@
-"""MaxPool, AveragePool and their gradients, and LpPool, for any number of spatial dimensions.
+"""MaxPool, AveragePool and their gradients, and LpPool, for any number of spatial dimensions; MaxRoiPool.
 
 The forward ops are implemented here because onnx's reference evaluator loops over all windows in Python, and
 counts MaxPool's indices from the start of a plane if all strides are 1. Its GlobalMaxPool is correct for two
 spatial dimensions only, its LpPool divides by the number of elements in X where a window is padded, and it has no
-GlobalLpPool.
+GlobalLpPool and no MaxRoiPool.
 
 ORT's gradient nodes have no input for the shape of the forward input; the kernels read it from the static type of
 their output. Here it is the attribute ``input_sizes``, which `bngrad.validation.float64` adds.
@@ -138,4 +138,30 @@ def global_lp_pool(X: Array, *, p: int = 2) -> Array:
 def global_max_pool(X: Array) -> Array:
     """Returns Y = max over the spatial dimensions, which are kept with size 1."""
     Y: Array = X.max(axis=tuple(range(2, X.ndim)), keepdims=True)
+    return Y
+
+
+def max_roi_pool(X: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Array:
+    """Returns Y = max over each bin of each region, 0 for an empty bin; the regions are [image, x1, y1, x2, y2].
+
+    ONNX does not define the bins; these are those of ONNX Runtime.
+    """
+    Y = np.zeros((len(rois), X.shape[1], *pooled_shape), X.dtype)
+    for y, (image, *edges) in zip(Y, rois, strict=True):
+        scaled = np.asarray(edges, X.dtype) * X.dtype.type(spatial_scale)
+        whole = np.floor(np.abs(scaled))
+        rounded = np.copysign(whole + (np.abs(scaled) - whole >= 0.5), scaled)  # halves away from 0
+        bins = []
+        for start, end, count, length in zip(
+            rounded[[1, 0]], rounded[[3, 2]], pooled_shape, X.shape[2:], strict=True
+        ):
+            size = max(end - start + 1, 1) / X.dtype.type(count)
+            places = np.arange(count + 1).astype(X.dtype) * size
+            begins, ends = np.floor(places[:-1]), np.ceil(places[1:])
+            within = np.clip(np.stack([begins, ends], axis=1) + start, 0, length)
+            bins.append([slice(*pair) for pair in within.astype(int)])
+        for row, column in np.ndindex(*pooled_shape):
+            part = X[int(image)][:, bins[0][row], bins[1][column]]
+            if part.size:
+                y[:, row, column] = part.max(axis=(1, 2))
     return Y

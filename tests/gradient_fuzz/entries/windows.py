@@ -303,6 +303,21 @@ def roi_align(b: Sketch) -> list[Value]:
     )
 
 
+def max_roi_pool(b: Sketch) -> list[Value]:
+    x = b.of_shape((b.draw.randint(1, 2), b.draw.randint(1, 2), b.draw.randint(2, 5), b.draw.randint(2, 5)))
+    count = b.draw.randint(1, 3)
+    image = b.rng.integers(0, x.shape[0], (count, 1))
+    begin = b.rng.uniform(-2, 4, (count, 2))
+    # Away from halves, which errors in the scale would round up or down.
+    edges = np.round(np.concatenate([begin, begin + b.rng.uniform(-0.5, 5, (count, 2))], axis=1)) + 0.125
+    return b.emit(
+        "MaxRoiPool",
+        [x, b.constant(np.concatenate([image, edges], axis=1), b.element)],
+        pooled_shape=[b.draw.randint(1, 3), b.draw.randint(1, 3)],
+        spatial_scale=b.maybe(b.draw.choice([0.5, 1.5])),
+    )
+
+
 ENTRIES = {
     ("", "AffineGrid"): affine_grid,
     ("", "AveragePool"): partial(pool, op_type="AveragePool"),
@@ -313,6 +328,7 @@ ENTRIES = {
     ("", "GridSample"): grid_sample,
     ("", "LpPool"): lp_pool,
     ("", "MaxPool"): partial(pool, op_type="MaxPool"),
+    ("", "MaxRoiPool"): max_roi_pool,
     ("", "MaxUnpool"): max_unpool,
     ("", "Resize"): resize,
     ("", "RoiAlign"): roi_align,

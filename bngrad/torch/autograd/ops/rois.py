@@ -1,11 +1,17 @@
-"""RoiAlign, which PyTorch has in another package."""
+"""RoiAlign and MaxRoiPool, which PyTorch has in another package."""
 
 from __future__ import annotations
+
+from math import ceil, floor
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from bngrad.torch.autograd.table import op
+from bngrad.torch.autograd.table import float32, op
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @op("RoiAlign", since=16)
@@ -46,3 +52,26 @@ def roi_align(
         is_largest = mode == "max" and products.shape[-1] > 0
         results.append(products.amax(-1) if is_largest else products.sum(-1) / (rows * columns))
     return torch.stack(results) if results else x.new_zeros(0, x.shape[1], output_height, output_width)
+
+
+@op("MaxRoiPool")
+def max_roi_pool(x: Tensor, rois: Tensor, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Tensor:
+    """The largest element of each bin of each region, 0 for an empty bin; halves are rounded away from 0."""
+    results = []
+    for image, *edges in rois:
+        scaled = torch.stack(edges) * float32(spatial_scale)
+        left, top, right, bottom = (scaled.sign() * (scaled.abs() + 0.5).floor()).long().tolist()
+        rows = _bins(top, bottom, pooled_shape[0], x.shape[2])
+        columns = _bins(left, right, pooled_shape[1], x.shape[3])
+        bins = [x[int(image), :, row, column].flatten(1) for row in rows for column in columns]
+        # max(dim) gives the gradient to the first largest element, and amax shares it.
+        largest = [part.max(1).values if part.shape[1] else x.new_zeros(x.shape[1]) for part in bins]
+        results.append(torch.stack(largest, 1).reshape(-1, *pooled_shape))
+    return torch.stack(results) if results else x.new_zeros(0, x.shape[1], *pooled_shape)
+
+
+def _bins(start: int, end: int, count: int, length: int) -> list[slice]:
+    """The elements of each bin along an axis."""
+    size = max(end - start + 1, 1) / count
+    edges = [(start + floor(number * size), start + ceil((number + 1) * size)) for number in range(count)]
+    return [slice(*(min(max(edge, 0), length) for edge in pair)) for pair in edges]
