@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.arguments import require_choice
-from bngrad.errors import BngradError, InputError, ModelError, UnsupportedNodeError
+from bngrad.errors import BngradError, InputError, ModelError, UnsupportedNodeError, warn
 from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.gc_pause import without_collections
 from bngrad.graph.nodes import all_nodes, describe, op_nodes
@@ -252,10 +252,12 @@ def for_target(
         *distribute,
     )
     require_possible(result)
+    if (conv_grad or channels_last) and target == "stock":
+        result = _run(result, ConvGradOpPass())
+    if memory == "lean" and target == "stock" and not RecomputePass()(result).modified:
+        warn(["memory 'lean' keeps as much as 'full': the model has no value that is cheap to compute again"])
     result = _run(
         result,
-        *([ConvGradOpPass()] if (conv_grad or channels_last) and target == "stock" else []),
-        *([RecomputePass()] if memory == "lean" and target == "stock" else []),
         *([LowerTrainingPass(for_training_build=target == "training", ordered=memory == "lean")] if lower else []),
         KeepDropoutPass(),
         BernoulliPass(),

@@ -102,6 +102,11 @@ def test_an_output_is_kept():
     assert not copies(graph("[r] z = Relu (y)", "[AccumulateGrad_a] dx = Mul (dl, z)", outputs=f"{X} dx, {X} z"))
 
 
+def test_a_quantized_step_has_nothing_to_compute_again():
+    with pytest.warns(bngrad.BngradWarning, match="memory 'lean' keeps as much as 'full'"):
+        bngrad.training_step(DIGITS, memory="lean", quantize="int8")
+
+
 PEAK = """
 import sys
 
