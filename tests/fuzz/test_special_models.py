@@ -198,15 +198,15 @@ SPECIALS = {
 }
 SPECIALS |= {name: replace(SPECIALS[name], limited=False) for name in SPECIALS if name.startswith("data")}
 LONG = {
-    "a-chain-of-1000000-nodes": Special(
-        lambda: _chain(1_000_000), commands=("inspect",), seconds=600, megabytes=12_000
+    "a-chain-of-100000-nodes": Special(
+        lambda: _chain(100_000), commands=("inspect",), seconds=150, megabytes=6000
     ),
-    "a-broken-chain-of-1000000-nodes": Special(
-        lambda: _chain(1_000_000, broken=True), "reads 'nothing', which no preceding node", EVERY, seconds=300,
-        megabytes=12_000,
+    "a-broken-chain-of-200000-nodes": Special(
+        lambda: _chain(200_000, broken=True), "reads 'nothing', which no preceding node", EVERY, seconds=100,
+        megabytes=6000,
     ),
-    "a-chain-of-1000000-nodes-with-nothing-to-rewrite": Special(
-        lambda: _chain(1_000_000), "expected a training graph", ("rewrite",), seconds=900, megabytes=12_000
+    "a-chain-of-100000-nodes-with-nothing-to-rewrite": Special(
+        lambda: _chain(100_000), "expected a training graph", ("rewrite",), seconds=90, megabytes=6000
     ),
 }  # fmt: skip
 OPTIONS = {
