@@ -112,10 +112,7 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
         weights = [value for value in default_weights(graph) if value in reaching]
         _refuse_scales(graph, weights)
         if not weights:
-            raise ModelError(
-                f"loss {loss.name!r} depends on no weights; name inputs or initializers with --wrt (the inputs "
-                f"are {listed(str(value.name) for value in graph.inputs)})"
-            )
+            raise ModelError(_no_weights(loss, graph))
         return weights
     reaching = reaching_values(loss)
     constants = {
@@ -140,6 +137,25 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
             )
         wrt.append(value)
     return wrt
+
+
+def _no_weights(loss: ir.Value, graph: ir.Graph) -> str:
+    """Says that a loss depends on no weights, and what could be trained instead."""
+    reaching = reaching_values(loss)
+    constants = [node.outputs[0] for node in graph if (node.domain, node.op_type) == ("", "Constant")]
+    candidates = {
+        "input": [value for value in graph.inputs if value in reaching and _is_float(value)],
+        "Constant node": [v for v in constants if v in reaching and _is_float(v) and not has_one_element(v)],
+    }
+    phrases = [
+        f"the {kind}{'s' if len(values) > 1 else ''} {listed(str(value.name) for value in values)}"
+        for kind, values in candidates.items()
+        if values
+    ]
+    message = f"loss {loss.name!r} depends on no weights, which are float initializers"
+    if not phrases:
+        return f"{message}, nor on a float input or constant"
+    return f"{message}; name what to train with --wrt (wrt=): {', '.join(phrases)}"
 
 
 def _refuse_scales(graph: ir.Graph, weights: Sequence[ir.Value]) -> None:

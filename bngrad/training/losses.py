@@ -103,11 +103,15 @@ def find_prediction(model: ir.Model, name: str | None) -> ir.Value:
             raise ModelError(f"prediction {typed(values[name])} has no loss; expected a float tensor")
         return values[name]
     outputs = predictions(model)
-    if len(outputs) != 1:
-        candidates = ", ".join(map(typed, outputs)) or "none"
+    if not outputs:
         raise ModelError(
-            f"the model has {len(outputs) or 'no'} float outputs; name the prediction with --prediction "
-            f"(prediction=) (its float outputs are {candidates})"
+            f"the model has no float outputs (its outputs are {', '.join(map(typed, model.graph.outputs))}); name "
+            "the value that the loss takes with --prediction (prediction=)"
+        )
+    if len(outputs) > 1:
+        raise ModelError(
+            f"the model has {len(outputs)} float outputs; name the prediction with --prediction (prediction=) "
+            f"(its float outputs are {', '.join(map(typed, outputs))})"
         )
     return outputs[0]
 

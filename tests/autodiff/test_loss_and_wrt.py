@@ -315,6 +315,7 @@ def test_the_loss_is_found(name):
 
 
 # name: (model, options, a part of the message)
+NO_WEIGHTS = "loss 'loss' depends on no weights, which are float initializers"
 ERRORS = {
     "loss-none": (
         model("float[3] x", "y = Exp(x)", outputs="float[3] y"),
@@ -450,7 +451,17 @@ ERRORS = {
     "wrt-no-weights": (
         summed("float[N, 3] x, float[N, 3] z", "y = Mul(x, z)"),
         {},
-        "loss 'loss' depends on no weights; name inputs or initializers with --wrt (the inputs are 'x' and 'z')",
+        f"{NO_WEIGHTS}; name what to train with --wrt (wrt=): the inputs 'x' and 'z'",
+    ),
+    "wrt-constants-alone": (
+        summed("float[N, 3] x, int64[N] i", "w = Constant <value = float[3] {1, 2, 3}> () y = Mul(x, w)"),
+        {},
+        f"{NO_WEIGHTS}; name what to train with --wrt (wrt=): the input 'x', the Constant node 'w'",
+    ),
+    "wrt-nothing": (
+        summed("int64[N, 3] x", "y = Cast <to = 1> (x)"),
+        {},
+        f"{NO_WEIGHTS}, nor on a float input or constant",
     ),
 }
 

@@ -168,15 +168,15 @@ REFUSED = {
     "nine-logs": ([f"{i}.jsonl" for i in range(9)], "there are 9 logs; expected at most 8"),
     "other-json": (
         ["a.jsonl", "other.json"],
-        "other.json is not a log of bngrad train, nor a JSON report of validate or bench",
+        "other.json is neither a log of train --log, nor a report of validate --json or bench --json",
     ),
     "no-record": (
         ["a.jsonl", "empty.jsonl"],
-        "empty.jsonl is not a log of bngrad train, nor a JSON report of validate or bench",
+        "empty.jsonl is neither a log of train --log, nor a report of validate --json or bench --json",
     ),
     "binary": (
         ["a.jsonl", "model.onnx"],
-        "model.onnx is not a log of bngrad train, nor a JSON report of validate or bench",
+        "model.onnx is neither a log of train --log, nor a report of validate --json or bench --json",
     ),
     "absent": (["a.jsonl", "none.jsonl"], "none.jsonl cannot be read: No such file or directory"),
     "nothing-validated": (
@@ -222,5 +222,5 @@ def test_json_that_is_too_deep_is_one_line(command):
     for name in ("a.json", "b.json"):
         Path(name).write_text("[" * 99_999, encoding="utf-8")
     assert command("compare", "a.json", "b.json")[2] == (
-        "bngrad: error: a.json is not a log of bngrad train, nor a JSON report of validate or bench\n"
+        "bngrad: error: a.json is neither a log of train --log, nor a report of validate --json or bench --json\n"
     )

@@ -64,7 +64,11 @@ REFUSED = {
         ["loss 'loss' depends on no weights"],
         {},
     ),
-    "no-floats": ("g (int64[N] x) => (int64[N] y) { y = Neg(x) }", ["the model has no float outputs"], {}),
+    "no-floats": (
+        "g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
+        ["the model has no float outputs (its outputs are 'y' (int64[N]))"],
+        {},
+    ),
     "no-shape": (f"g (float[N,4] x) => (float y) {W} {{ y = foo.Bar(x, w) }}", ["foo.Bar node"], {"foo.Bar": 1}),
     "one-class": (
         f"g (float[N,4] x) => (float[N,1] y) {COLUMN} {{ l = MatMul(x, w) y = Softmax(l) }}",

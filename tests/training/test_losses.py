@@ -244,7 +244,11 @@ REFUSED = {
         "g (float[N] x) => (float[N] y) { y = Neg (x) }",
         "cross_entropy", None, ModelError, r"'y' \(float\[N\]\) has no classes",
     ),
-    "no output": ("g (int64[N] x) => (int64[N] y) { y = Neg (x) }", "mse", None, ModelError, "no float outputs"),
+    "no output": (
+        "g (int64[N] x) => (int64[N] y) { y = Neg (x) }",
+        "mse", None, ModelError,
+        r"no float outputs \(its outputs are 'y' \(int64\[N\]\)\); name the value that .* --prediction",
+    ),
     "unknown rank": (
         "g (float[N] x, int64[n] s) => (float[] y) { y = Reshape (x, s) }",
         "mse", "y", ModelError, "scalar|unknown rank",

@@ -84,5 +84,7 @@ def _content(path: Path) -> Logged | dict[str, Any]:
     except InputError:
         log = Logged({}, [])
     if not log.records:
-        raise InputError(f"{path} is not a log of bngrad train, nor a JSON report of validate or bench")
+        raise InputError(
+            f"{path} is neither a log of train --log, nor a report of validate --json or bench --json"
+        )
     return log
