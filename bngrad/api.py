@@ -223,6 +223,11 @@ def training_step(
             integers; weights are rounded to int8, with a scale for each output channel. Batch norms are folded
             into their layers in the inference model. The state has the range of each tensor. None for no rounding.
         symmetric: Whether the zero point of activations is the middle of the integers; for ``quantize``.
+        learned_scales: Whether the scales of activations are trained, with the gradient of learned step sizes
+            (LSQ) and without the weight decay of the optimizer; for ``quantize``. They begin as the scales of the
+            ranges after ``freeze_ranges`` updates. Zero points stay those of the ranges.
+        freeze_ranges: The number of updates after which the ranges of activations stay, for ``quantize``; the
+            first batch sets them in any case. None for never; for 0 with ``learned_scales``.
         batch_statistics: Whether the evaluation graph and the inference model may use the statistics of the batch,
             as batch norms in primitives do; else such a model is refused.
 

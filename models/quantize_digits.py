@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
 EPOCHS, QUANTIZED_EPOCHS = 30, 6
 QUANTIZED_RATE = 0.01
+RANGES: dict[str, dict[str, Any]] = {
+    "during": {},
+    "during_frozen_ranges": {"freeze_ranges": 44},
+    "during_learned_scales": {"learned_scales": True},
+    "during_learned_scales_later": {"freeze_ranges": 44, "learned_scales": True},
+}
+"""The options of the trainings with rounding: 44 updates are two epochs."""
+
 
 
 class Images(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
@@ -70,8 +78,10 @@ def main() -> None:
             weight_type=QuantType.QInt8,
             per_channel=per_channel,
         )
-    trained(QUANTIZED_EPOCHS, QUANTIZED_RATE, folder / "during.onnx", values=state, quantize="uint8")
-    for name in ("float", "after", "after_per_channel", "during"):
+    for name, ranges in RANGES.items():
+        path = folder / f"{name}.onnx"
+        trained(QUANTIZED_EPOCHS, QUANTIZED_RATE, path, values=state, quantize="uint8", **ranges)
+    for name in ("float", "after", "after_per_channel", *RANGES):
         path = folder / f"{name}.onnx"
         accuracy, loss = test_results(path)
         size = path.stat().st_size

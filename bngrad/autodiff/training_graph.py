@@ -10,7 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.chosen_stops import refuse_stopped_loss
 from bngrad.autodiff.ghost_batches import refuse_ghost_batches
-from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt
+from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt, reaching_values
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, new_statistics, running_statistics
 from bngrad.autodiff.prepare_forward import OPSET, make_inputs, prepare
 from bngrad.autodiff.rules.normalization import UNBIASED
@@ -20,6 +20,7 @@ from bngrad.autodiff.walk import add_gradients
 from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.gc_pause import without_collections
+from bngrad.graph.name_messages import listed
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.functions import DOMAIN
@@ -31,6 +32,7 @@ from bngrad.passes.quantize.round_values import round_values
 from bngrad.passes.workarounds.sigmoid import compute_by_exp, enlarged_sigmoids
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Unpack
 
     from bngrad.options import ForwardKeywords
@@ -73,7 +75,7 @@ def training_graph(
             loss that reads them.
         share: Whether to replace the loss by this rank's share of the loss of the whole batch; see `share_loss`.
         mixed: The type of 16 bits of mixed precision; with float16 the gradients are multiplied by ``loss_scale``.
-        quantization: What is rounded; the ranges are further running statistics.
+        quantization: What is rounded; the ranges are further running statistics, and the learned scales weights.
         changes: Options that replace those in ``options``.
 
     Raises:
@@ -97,6 +99,8 @@ def training_graph(
     if quantization is not None:
         new_ranges = round_values(result, quantization, stop=stopped)
         result.meta[NEW_STATISTICS] = {**result.meta.get(NEW_STATISTICS, {}), **new_ranges}
+        _require_needed(result, quantization.scales, target)
+        names += quantization.scales.values()
     if share:
         refuse_ghost_batches(result.graph, "--sync (sync=)")
         target = share_loss(result, target, names)
@@ -114,6 +118,16 @@ def training_graph(
     return Training(
         result, str(target.name), gradients, running, loss_scale=None if scale is None else str(scale.name)
     )
+
+
+def _require_needed(model: ir.Model, scales: Mapping[str, str], loss: ir.Value) -> None:
+    """Refuses learned scales of tensors that a loss does not depend on."""
+    reaching = reaching_values(loss)
+    if others := [tensor for tensor, name in scales.items() if model.graph.initializers[name] not in reaching]:
+        raise ModelError(
+            f"the loss does not depend on {listed(others)}, so there is no scale to learn; leave out "
+            "--learned-scales (learned_scales=), or the outputs that need it"
+        )
 
 
 def _to_mixed_precision(model: ir.Model, dtype: ir.DataType) -> None:

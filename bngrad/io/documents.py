@@ -26,7 +26,7 @@ def from_json(kind: type[T], document: object, name: str = "it") -> T:
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # a dataclass
         if field.name in document:
             values[field.name] = _checked(hints[field.name], document[field.name], f"{name}.{field.name}")
-        elif field.default is dataclasses.MISSING:
+        elif field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{name} has no {field.name!r}")
     return kind(**values)
 

@@ -8,6 +8,7 @@ running means          the same
 running variances      ``merge``: that of the union, sum w (var + (mean - merged mean)^2) / sum w. ``mean``: the
                        mean of the variances
 ranges                 of a quantized step: the least and the largest value of all clients
+learned scales         of a quantized step: the mean of the clients that have one, which is not 0
 optimizer state        ``average``: the mean. ``reset``: zeros, and the number of updates is 0
 counts                 the largest; of the loss scale the smallest
 what stays a client's  that of the client that the result is for: with ``local`` or ``keep``
@@ -29,13 +30,14 @@ from bngrad.training.state_origin import KEY as ORIGIN
 from bngrad.training.state_origin import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from bngrad.training.batch_norm_options import AverageOptions
 
     Array = NDArray[Any]
+    _Mean = Callable[[Sequence["Client"], str], Array]
 
 
 class Client(NamedTuple):
@@ -90,8 +92,8 @@ def averaged(clients: Sequence[Client], options: AverageOptions, own: Client | N
         _require_sound(client)
         _require_same(client, first)
     own_names = _own_names(first, options)
-    ranges = _ranges(first)
-    pairs = _pairs(first, options, ranges)
+    rounding = _rounding(first)
+    pairs = _pairs(first, options, rounding)
     result = {}
     for name, role in first.document["roles"].items():
         dtype = _wide(first.arrays[name])
@@ -101,9 +103,8 @@ def averaged(clients: Sequence[Client], options: AverageOptions, own: Client | N
             value = np.max([client.arrays[name] for client in clients], axis=0)
         elif role in ("loss_scale", "growth_tracker"):
             value = np.min([client.arrays[name] for client in clients], axis=0)
-        elif name in ranges:
-            limits = np.stack([client.arrays[name] for client in clients])
-            value = np.stack([limits[:, 0].min(), limits[:, 1].max()])
+        elif name in rounding:
+            value = rounding[name](clients, name)
         elif name in pairs:
             value = _merged_variance(clients, name, pairs[name])
         else:
@@ -137,9 +138,9 @@ def _own_names(first: Client, options: AverageOptions) -> set[str]:
     return names
 
 
-def _pairs(first: Client, options: AverageOptions, ranges: set[str]) -> dict[str, str]:
+def _pairs(first: Client, options: AverageOptions, rounding: Collection[str]) -> dict[str, str]:
     """Returns the running mean of each running variance that is merged."""
-    statistics = [name for name in first.names("running_statistic") if name not in ranges]
+    statistics = [name for name in first.names("running_statistic") if name not in rounding]
     if options.statistics != "merge" or options.fedbn or not statistics:
         return {}
     means: dict[str, set[str]] = {}
@@ -163,15 +164,22 @@ def _pairs(first: Client, options: AverageOptions, ranges: set[str]) -> dict[str
     return pairs | {averages[var]: averages[mean] for var, mean in pairs.items() if {var, mean} <= averages.keys()}
 
 
-def _ranges(first: Client) -> set[str]:
-    """Returns the names of the ranges of a quantized step, and of their moving averages."""
-    quantization = first.document.get("quantization")
-    recorded = quantization.get("ranges") if isinstance(quantization, dict) else None
-    names = set(recorded.values()) if isinstance(recorded, dict) else set[str]()
-    names |= {average for name, average in _averages(first).items() if name in names}
-    if any(first.arrays[name].shape != (2,) for name in names & first.arrays.keys()):
-        raise InputError(f"{first.name} has a range that is not 2 numbers; expected a state of bngrad")
-    return names
+def _rounding(first: Client) -> dict[str, _Mean]:
+    """Returns how the ranges and learned scales of a quantized step, and their averages, are averaged."""
+    recorded = first.document.get("quantization")
+    quantization, averages = recorded if isinstance(recorded, dict) else {}, _averages(first)
+    result: dict[str, _Mean] = {}
+    for key, shape, text, mean in (
+        ("ranges", (2,), "2 numbers", _union),
+        ("scales", (), "a number", _mean_of_known),
+    ):
+        tensors = quantization.get(key)
+        names = set(tensors.values()) if isinstance(tensors, dict) else set[str]()
+        names |= {average for name, average in averages.items() if name in names}
+        if any(first.arrays[name].shape != shape for name in names & first.arrays.keys()):
+            raise InputError(f"{first.name} has a {key[:-1]} that is not {text}; expected a state of bngrad")
+        result |= dict.fromkeys(names, mean)
+    return result
 
 
 def _averages(first: Client) -> dict[str, str]:
@@ -204,6 +212,18 @@ def _batch_norms(first: Client, *keys: str) -> list[dict[str, Any]]:
 def _mean(clients: Sequence[Client], name: str) -> Array:
     mean: Array = np.sum([client.arrays[name].astype(np.float64) * client.weight for client in clients], axis=0)
     return mean
+
+
+def _union(clients: Sequence[Client], name: str) -> Array:
+    """Returns the range of all clients."""
+    limits = np.stack([client.arrays[name] for client in clients])
+    return np.stack([limits[:, 0].min(), limits[:, 1].max()])
+
+
+def _mean_of_known(clients: Sequence[Client], name: str) -> Array:
+    """Returns the mean over the clients that have trained, where the value is not 0; 0 if none has."""
+    known = [client for client in clients if client.arrays[name] > 0]
+    return np.asarray(_mean(known, name) / sum(client.weight for client in known) if known else 0.0)
 
 
 def _merged_variance(clients: Sequence[Client], var: str, mean: str) -> Array:

@@ -68,8 +68,8 @@ def evaluation_graph(
         model.graph.outputs.append(next(v for node in model.graph for v in node.outputs if v.name == loss))
     left_out = running_outputs(model)
     outputs = [str(value.name) for value in model.graph.outputs if value not in left_out]
-    ranges = () if quantization is None else quantization.ranges.values()
-    of_model = {name: array for name, array in values.items() if name not in ranges}
+    rounding = () if quantization is None else quantization.state
+    of_model = {name: array for name, array in values.items() if name not in rounding}
     result = to_inference_model(
         model, of_model, outputs=outputs, random=True, batch_statistics=batch_statistics
     ).model
@@ -156,7 +156,7 @@ def with_state(
     # Batch norms in the evaluation graph were accepted when the step was made.
     result = finalize(model, {}, outputs=outputs or None, batch_statistics=True).model
     if info.quantization is not None:
-        deploy(result, info.quantization.ranges.values())
+        deploy(result, info.quantization)
         check(result, evaluation)
     return result
 

@@ -85,17 +85,18 @@ def finalize(
         random: Whether outputs may depend on random nodes.
         from_state: Whether the values are of the state of a training step, which has 16-bit weights as float.
         batch_statistics: Whether batch norms in primitives may use the statistics of the batch.
-        quantization: What the step of the state rounds, whose ranges are among the values; None for nothing.
+        quantization: What the step of the state rounds, whose ranges and learned scales are among the
+            values; None for nothing.
 
     Raises:
         InputError: A name is unknown or ambiguous, a value has a wrong shape or type, or ``outputs`` is a string.
         ModelError: The model is a training graph, no output is left, or one depends on a random node or, unless
             accepted, on the statistics of the batch.
     """
-    ranges = () if quantization is None else quantization.ranges.values()
+    rounding = () if quantization is None else quantization.state
     result = to_inference_model(
         inlined_copy(model),
-        {name: array for name, array in weights.items() if name not in ranges},
+        {name: array for name, array in weights.items() if name not in rounding},
         outputs=outputs,
         random=random,
         from_state=from_state,
@@ -104,7 +105,7 @@ def finalize(
     if quantization is not None:
         result = result._replace(model=quantizable(result.model))
         round_values(result.model, quantization, ranges=weights)
-        deploy(result.model, ranges)
+        deploy(result.model, quantization)
     update_forward_info(result.model)
     check(result.model, model)
     return result

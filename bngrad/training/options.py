@@ -231,6 +231,8 @@ class StepKeywords(UpdateKeywords, TrainingKeywords, total=False):
     batch_statistics: bool
     quantize: Quantize | None
     symmetric: bool
+    learned_scales: bool
+    freeze_ranges: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +256,20 @@ class StepOptions(UpdateOptions, TrainingOptions):
     )
     symmetric: bool = option(
         False, "Put the zero point of quantized activations in the middle of the integers.", group=PRECISION
+    )
+    learned_scales: bool = option(
+        False,
+        "Train the [scales of quantized activations](../guides/quantization.md#learned-scales) (LSQ), for "
+        "--quantize.",
+        group=PRECISION,
+    )
+    freeze_ranges: int | None = option(
+        None,
+        "Let the ranges of quantized activations follow the data in the first N updates only, for --quantize; "
+        "with --learned-scales, the scales are trained from then on, and N is 0 by default.",
+        group=PRECISION,
+        metavar="N",
+        minimum=0,
     )
 
     def forward(self, **changes: Any) -> DifferentiateOptions:  # noqa: ANN401 - of the types of the fields

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bngrad.arguments import is_count
 from bngrad.errors import InputError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import listed
 from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.quantize.form import quantizable
 from bngrad.passes.quantize.plan import float_batch_norms, plan
+from bngrad.passes.quantize.quantization import require_range, require_scale
 from bngrad.training.finalize import finalize
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx_ir as ir
+    from numpy.typing import NDArray
 
     from bngrad.passes.quantize.quantization import Quantization
     from bngrad.training.options import StepOptions
+
+    Array = NDArray[Any]
 
 
 def quantization_of(model: ir.Model, options: StepOptions) -> tuple[Quantization | None, list[str]]:
@@ -32,9 +39,13 @@ def quantization_of(model: ir.Model, options: StepOptions) -> tuple[Quantization
         UnsupportedNodeError: A layer has another type than float.
     """
     if options.quantize is None:
-        if options.symmetric:
-            raise InputError("symmetric is for quantize, which is not given; add --quantize (quantize=)")
+        given = {name: getattr(options, name) for name in ("symmetric", "learned_scales", "freeze_ranges")}
+        for name in (name for name, value in given.items() if value is not None and value is not False):
+            raise InputError(f"{name} is for quantize, which is not given; add --quantize (quantize=)")
         return None, []
+    freeze = options.freeze_ranges
+    if freeze is not None and not is_count(freeze, 0):
+        raise InputError(f"freeze_ranges is {freeze!r}; expected a number of updates (int), at least 0")
     contradictions = {
         "--precision (precision=)": options.precision != "model",
         "--sync (sync=)": options.sync,
@@ -47,7 +58,13 @@ def quantization_of(model: ir.Model, options: StepOptions) -> tuple[Quantization
     weights = {name: array for name, array in (options.values or {}).items() if name in inputs}
     deployed = quantizable(finalize(model, weights, random=True, batch_statistics=True).model)
     FoldAffinePass()(deployed)  # as in a training graph
-    quantization = plan(deployed, options.quantize, Names(model, deployed), symmetric=options.symmetric)
+    quantization = plan(
+        deployed,
+        options.quantize,
+        Names(model, deployed),
+        symmetric=options.symmetric,
+        learned=options.learned_scales,
+    )
     notes = []
     if names := float_batch_norms(deployed):
         notes.append(
@@ -55,3 +72,16 @@ def quantization_of(model: ir.Model, options: StepOptions) -> tuple[Quantization
             "batch norm, whose result nothing else reads"
         )
     return quantization, notes
+
+
+def require_initial(quantization: Quantization | None, initial: Mapping[str, Array]) -> None:
+    """Checks the initial ranges and learned scales of a step.
+
+    Raises:
+        InputError: A number is not finite, 0 is not in a range, or a scale is negative.
+    """
+    if quantization is not None:
+        for name in quantization.ranges.values():
+            require_range(name, initial[name])
+        for name in quantization.scales.values():
+            require_scale(name, initial[name])

@@ -26,7 +26,6 @@ from bngrad.passes.check import check, infer_and_check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.passes.prepare.infer_types import InferTypesPass
-from bngrad.passes.quantize.quantization import require_range
 from bngrad.training.class_labels import find_class_labels
 from bngrad.training.differentiate import differentiate
 from bngrad.training.evaluation import evaluation_graph, make_state_inputs
@@ -36,7 +35,7 @@ from bngrad.training.losses import append_loss
 from bngrad.training.optim.group_updates import require_group_updates
 from bngrad.training.optimizers import ParameterGroup, hyperparameters, make_optimizer
 from bngrad.training.options import StepOptions
-from bngrad.training.quantize import quantization_of
+from bngrad.training.quantize import quantization_of, require_initial
 from bngrad.training.state_batch_norms import state_batch_norms
 from bngrad.training.step_builder import StepBuilder
 from bngrad.training.step_info import Fingerprint, StepInfo, write_step_info
@@ -129,8 +128,7 @@ def build_step(
     )
     builder = StepBuilder(training_graph, options.values or {})
     ranges = () if quantization is None else tuple(quantization.ranges.values())
-    for name in ranges:
-        require_range(name, builder.initial[name])
+    require_initial(quantization, builder.initial)
     builder.add_optimizer(
         optimizer,
         groups=options.groups,
@@ -139,6 +137,8 @@ def build_step(
         averages=averages,
         scaling=scaling,
         group_updates=options.group_updates,
+        quantization=quantization,
+        freeze_ranges=options.freeze_ranges,
     )
     builder.freeze_statistics(options.freeze_statistics, ranges)
     info = builder.finish(

@@ -15,10 +15,12 @@ from bngrad.graph.name_messages import unknown_name
 from bngrad.graph.node_makers import NodesAtEnd, nodes_at_start
 from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
+from bngrad.passes.quantize.round_values import scale_of
 from bngrad.training.clipping import clip_factor
 from bngrad.training.data_inputs import data_input
 from bngrad.training.evaluation import state_dtype, take_state
 from bngrad.training.freeze_statistics import freeze_statistics
+from bngrad.training.learned_scales import LearnedScales, freeze_range, masked
 from bngrad.training.loss_scaling import all_finite, inverse_scale, next_state
 from bngrad.training.optim.group_updates import updates_by_groups
 from bngrad.training.optim.groups import options_of_weights
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bngrad.passes.quantize.quantization import Quantization
     from bngrad.training.differentiate import Differentiated
     from bngrad.training.loss_scaling import LossScaling
     from bngrad.training.optimizers import Optimizer, ParameterGroup
@@ -115,6 +118,8 @@ class StepBuilder:
         averages: WeightAverages | None = None,
         scaling: LossScaling | None = None,
         group_updates: bool = False,
+        quantization: Quantization | None = None,
+        freeze_ranges: int | None = None,
     ) -> None:
         """Adds the update of the state.
 
@@ -126,6 +131,9 @@ class StepBuilder:
             averages: The averages of weights and running statistics; None for none.
             scaling: The loss scaling, if the training graph has an input for the scale.
             group_updates: Whether to update weights with equal options by one op, see `updates_by_groups`.
+            quantization: What the step rounds; None for nothing.
+            freeze_ranges: The number of updates after which its ranges stay, and its learned scales are trained;
+                None for never.
 
         Raises:
             InputError: A parameter group names something other than a weight.
@@ -143,17 +151,22 @@ class StepBuilder:
             gradients = {name: self._unscaled(gradient) for name, gradient in gradients.items()}
             gradients, apply = self._accumulated(gradients, accumulate)
             scale = None
-        if clip_norm is not None:
-            scale, self._extra["gradient_norm"] = clip_factor(make, list(gradients.values()), clip_norm, scale)
         double = any(dtype_of(weight) == ir.DataType.DOUBLE for weight in weights.values())
         rate_type = ir.DataType.DOUBLE if double else ir.DataType.FLOAT
         self._rate = ir.val(self._names.fresh("learning_rate"), rate_type, [])
         options = options_of_weights(
-            optimizer.weight_decay, groups, {name: self.state[name].ndim for name in weights}
+            optimizer.weight_decay,
+            groups,
+            {name: self.state[name].ndim for name in weights},
+            without_decay=() if quantization is None else quantization.scales.values(),
         )
         made_before = max((weight_options.updates_behind for weight_options in options.values()), default=0)
         count = self._new_state("step", "step", np.array(made_before, np.int64))
         self._count, self._made_before = str(count.name), made_before
+        learned = self._freeze_ranges(quantization, freeze_ranges)
+        gradients |= {name: learned.gradient(gradients[name]) for name in learned.used}
+        if clip_norm is not None:
+            scale, self._extra["gradient_norm"] = clip_factor(make, list(gradients.values()), clip_norm, scale)
         counted = make.typed("Add", count, make.int64(1))
         nodes = UpdateNodes(make, self._rate, counted, scale)
         members = []
@@ -161,11 +174,15 @@ class StepBuilder:
             self._entries[name] = replace(self._entries[name], updates_behind=options[name].updates_behind or None)
             zeros = np.zeros_like(self.state[name])
             slots = [self._new_state(f"{name}/{slot}", "optimizer", zeros, name) for slot in optimizer.slots]
-            members.append(Weight(weight, gradients[name], slots, options[name]))
+            if name in learned.used:  # its moments begin where it does
+                behind = options[name].updates_behind + (freeze_ranges or 0)
+                options[name] = options[name]._replace(updates_behind=behind)
+            members.append(Weight(learned.used.get(name, weight), gradients[name], slots, options[name]))
         updates = Updates(self._graph, make, optimizer, nodes, members)
-        self._update_weights(updates, apply, by_groups=group_updates)
-        if apply is None and scaling is None and averages is None and not group_updates:
+        self._update_weights(updates, list(weights), learned, apply, by_groups=group_updates)
+        if apply is None and scaling is None and averages is None and not group_updates and not learned.used:
             self.updates = updates
+        outputs = {str(value.name): value for value in self._graph.outputs}
         self._set(count, counted, apply)
         for name, output in self._training_graph.running_statistics.items():
             self._set(self._inputs[name], make.cast(outputs[output], dtype_of(self._inputs[name])), None)
@@ -178,15 +195,51 @@ class StepBuilder:
             scaler = next_state(make, state, is_finite, scaling.growth_interval)
             self._new |= dict(zip(self._scaler, scaler, strict=True))
 
-    def _update_weights(self, updates: Updates, apply: ir.Value | None, *, by_groups: bool) -> None:
+    def _update_weights(
+        self,
+        updates: Updates,
+        names: Sequence[str],
+        learned: LearnedScales,
+        apply: ir.Value | None,
+        *,
+        by_groups: bool,
+    ) -> None:
         new_values: Iterable[Sequence[ir.Value]]
         if by_groups:
             new_values = updates_by_groups(self._training_graph.model, updates)
         else:
             new_values = (updates.optimizer.update(updates.nodes, weight) for weight in updates.weights)
-        for weight, new in zip(updates.weights, new_values, strict=True):
-            for old, value in zip((weight.value, *weight.slots), new, strict=True):
-                self._set(old, value, apply)
+        for name, weight, new in zip(names, updates.weights, new_values, strict=True):
+            value, *slots = new
+            if name in learned.used:
+                self._new[name] = learned.new(name, self._inputs[name], value, apply)
+            else:
+                self._set(weight.value, value, apply)
+            for old, slot in zip(weight.slots, slots, strict=True):
+                self._set(old, slot, apply)
+
+    def _freeze_ranges(self, quantization: Quantization | None, updates: int | None) -> LearnedScales:
+        """Lets ranges stay after some updates, and returns the learned scales."""
+        if quantization is None or (updates is None and not quantization.scales):
+            return LearnedScales(self._make, {}, {}, None)
+        is_frozen = self._after(updates) if updates else None
+        outputs, of_ranges = {str(value.name): value for value in self._graph.outputs}, {}
+        for tensor, name in quantization.ranges.items():
+            new = outputs[self._training_graph.running_statistics[name]]
+            new = freeze_range(self._names, is_frozen, self._inputs[name], new)
+            if tensor in quantization.scales:
+                of_ranges[quantization.scales[tensor]] = scale_of(self._make, new, quantization)[0]
+        learned = {name: self._inputs[name] for name in of_ranges}
+        if is_frozen is not None:
+            learned = {name: masked(self._names, is_frozen, value) for name, value in learned.items()}
+        return LearnedScales(self._make, of_ranges, learned, is_frozen)
+
+    def _after(self, updates: int) -> ir.Value:
+        """Returns the condition that a number of updates are made, before all nodes."""
+        make = nodes_at_start(self._graph, self._names, "bngrad_freeze")
+        result = make.op("GreaterOrEqual", self._inputs[self._count], make.int64(self._made_before + updates))
+        result.type, result.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+        return result
 
     def freeze_statistics(self, updates: int | None, ranges: Collection[str]) -> None:
         """Lets batch norms use their running statistics after some updates.
@@ -201,9 +254,7 @@ class StepBuilder:
         """
         if updates is None:
             return
-        make = nodes_at_start(self._graph, self._names, "bngrad_freeze")
-        is_frozen = make.op("GreaterOrEqual", self._inputs[self._count], make.int64(self._made_before + updates))
-        is_frozen.type, is_frozen.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
+        is_frozen = self._after(updates)
         outputs = {str(value.name): value for value in self._graph.outputs}
         running = {
             self._inputs[name]: outputs[output]

@@ -354,9 +354,12 @@ def _parsed(document: Mapping[str, Any]) -> StepInfo:
     if info.model != document["model"]:
         raise ValueError("its fingerprint is not that of its state")
     _require_consistent(info)
-    for name in () if info.quantization is None else info.quantization.ranges.values():
-        if (entry := info.state.get(name)) is None or (entry.dtype, entry.shape) != ("float32", (2,)):
-            raise ValueError(f"the range {name!r} is not 2 float32 numbers of its state")
+    kinds = [] if info.quantization is None else [info.quantization.ranges, info.quantization.scales]
+    for names, kind, shape in zip(kinds, ("range", "scale"), ((2,), ()), strict=False):
+        for name in names.values():
+            if (entry := info.state.get(name)) is None or (entry.dtype, entry.shape) != ("float32", shape):
+                size = "2 float32 numbers" if shape else "a float32 number"
+                raise ValueError(f"the {kind} {name!r} is not {size} of its state")
     return info
 
 

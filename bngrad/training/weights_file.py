@@ -75,10 +75,13 @@ def _quantization(file: Path, document: Mapping[str, Any], arrays: Mapping[str, 
     try:
         quantization = from_json(Quantization, recorded)
         ranges = [arrays[name] for name in quantization.ranges.values()]
+        scales = [arrays[name] for name in quantization.scales.values()]
     except (KeyError, ValueError) as error:
         raise InputError(
             f"{file} does not record its quantization ({error}); expected a state as bngrad writes it"
         ) from error
     if any(array.dtype != np.float32 or array.shape != (2,) for array in ranges):
         raise InputError(f"{file} has a range that is not 2 float32 numbers; expected a state as bngrad writes it")
+    if any(array.dtype != np.float32 or array.shape for array in scales):
+        raise InputError(f"{file} has a scale that is not a float32 number; expected a state as bngrad writes it")
     return quantization

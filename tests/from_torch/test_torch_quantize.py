@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ with warnings.catch_warnings():
     quantization = pytest.importorskip("torch.ao.quantization", reason="this PyTorch has none")
     from torch.ao.nn.intrinsic.qat import ConvBnReLU2d
     from torch.ao.nn.qat import Linear
+    from torch.ao.quantization._learnable_fake_quantize import _LearnableFakeQuantize
 
 TEXT = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[N,3,6,6] x, int64[N] labels) => (float loss, float[N,4] logits) {
@@ -45,12 +47,21 @@ RANGES = {"x": "x", "r": "0.activation_post_process", "p": "p", "logits": "1.act
 class Network(torch.nn.Sequential):
     """The network with fused modules, and the roundings that stand between them."""
 
-    def __init__(self, activations):
+    def __init__(self, activations, *, learned=False):
         low, high = (0, 255) if activations == "uint8" else (-128, 127)
         dtype = torch.quint8 if activations == "uint8" else torch.qint8
         rounded = quantization.FakeQuantize.with_args(
             observer=quantization.MovingAverageMinMaxObserver, quant_min=low, quant_max=high, dtype=dtype
         )
+        if learned:
+            rounded = partial(
+                _LearnableFakeQuantize,
+                quantization.MovingAverageMinMaxObserver,
+                quant_min=low,
+                quant_max=high,
+                use_grad_scaling=True,
+                dtype=dtype,
+            )
         weights = quantization.FakeQuantize.with_args(
             observer=quantization.MovingAveragePerChannelMinMaxObserver,
             averaging_constant=1.0,
@@ -74,7 +85,7 @@ class Network(torch.nn.Sequential):
         return self[1].activation_post_process(self[1](pooled))
 
 
-def pair(activations, seed=0, **options):
+def pair(activations, seed=0, *, learned=False, **options):
     """The training step and PyTorch's network, with the same values."""
     rng = np.random.default_rng(seed)
     values = {
@@ -89,8 +100,9 @@ def pair(activations, seed=0, **options):
     values = {name: array.astype(np.float32) for name, array in values.items()}
     model = onnx.parser.parse_model(TEXT)
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in values.items())
-    step = bngrad.training_step(model, quantize=activations, running_variance="unbiased", **options)
-    network = Network(activations)
+    options |= {"running_variance": "unbiased", "learned_scales": learned}
+    step = bngrad.training_step(model, quantize=activations, **options)
+    network = Network(activations, learned=learned)
     tensors = network.state_dict()
     for name, array in values.items():
         tensors[NAMES[name]].copy_(torch.from_numpy(array))
@@ -130,6 +142,31 @@ def test_steps_of_the_fused_modules(activations):
     logits = trainer.evaluate(x=x, labels=labels)["logits"]
     scale = np.diff(state["logits/range"])[0] / 255
     assert np.abs(logits - network(torch.from_numpy(x)).detach().numpy()).max() <= 1.01 * scale
+
+
+def test_learned_scales():
+    """Scales follow the ranges for two updates, and are trained then."""
+    names = ["kernel", "shift", "weight", "offset"]
+    step, network, _ = pair("uint8", learned=True, wrt=names, freeze_ranges=2)
+    network[0].bn.weight.requires_grad_(False)
+    trainer = bngrad.Trainer(step, learning_rate=0.02)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
+    roundings = [module for module in network.modules() if isinstance(module, _LearnableFakeQuantize)]
+    for index, (x, labels) in enumerate(batches(6)):
+        for rounding in roundings:
+            rounding.enable_static_estimate() if index < 2 else rounding.enable_param_learning()
+            rounding.zero_point.requires_grad_(False)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(torch.from_numpy(x)), torch.from_numpy(labels))
+        loss.backward()
+        optimizer.step()
+        np.testing.assert_allclose(trainer.step(x=x, labels=labels), loss.item(), rtol=1e-5)
+    state, tensors = trainer.state_dict(), network.state_dict()
+    for name in names:
+        np.testing.assert_allclose(state[name], tensors[NAMES[name]], rtol=1e-4, atol=1e-6, err_msg=name)
+    for name, prefix in RANGES.items():
+        expected = tensors[f"{prefix}.scale"].item()
+        np.testing.assert_allclose(state[f"{name}/scale"], expected, rtol=1e-5, err_msg=name)
 
 
 def test_gradients_of_the_fused_modules():

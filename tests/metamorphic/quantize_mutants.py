@@ -9,6 +9,7 @@ _NUMPY = (f"{_TESTS}::test_the_steps_of_numpy",)
 _DEPLOYED = (f"{_TESTS}::test_the_deployed_model",)
 _CHANNELS = (f"{_TESTS}::test_channels_without_a_scale",)
 _ZERO = (f"{_TESTS}::test_tensors_above_0",)
+_LEARNED = "tests/training/test_learned_scales.py"
 _FOLDER = "bngrad/passes/quantize"
 
 QUANTIZE_MUTANTS = (
@@ -28,6 +29,27 @@ QUANTIZE_MUTANTS = (
             _ZERO,
         ),
         ("return self._stop(make, new)", "return self._stop(make, old)", "the range is the one before", _NUMPY),
+        (
+            'make.op("Mul", count, largest)',
+            'make.op("Add", count, largest)',
+            "the gradient of a scale has another factor",
+            (f"{_LEARNED}::test_the_steps_of_numpy",),
+        ),
+    ),
+    *of(
+        "bngrad/training/learned_scales.py",
+        (
+            "make.constant(SMALLEST_SCALE, _FLOAT)",
+            "make.constant(-1, _FLOAT)",
+            "a learned scale becomes negative",
+            (f"{_LEARNED}::test_scales_stay_above_0",),
+        ),
+        (
+            'make.op("LessOrEqual",',
+            'make.op("Greater",',
+            "a range never stays",
+            (f"{_LEARNED}::test_after_some_updates",),
+        ),
     ),
     *of(
         f"{_FOLDER}/deploy.py",

@@ -27,12 +27,12 @@ from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import owner
 from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.quantize.layers import batch_norm_after, channel_axis, is_layer, is_plain, moves_numbers
-from bngrad.passes.quantize.quantization import SMALLEST_WEIGHT_SCALE, is_unseen, require_range
+from bngrad.passes.quantize.quantization import SMALLEST_WEIGHT_SCALE, is_unseen, require_range, require_scale
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from numpy.typing import NDArray
+
+    from bngrad.passes.quantize.quantization import Quantization
 
     Array = NDArray[Any]
 
@@ -44,20 +44,23 @@ class UnseenRangeError(ModelError):
     """A tensor has no range yet, as before the first step."""
 
 
-def deploy(model: ir.Model, ranges: Collection[str]) -> None:
+def deploy(model: ir.Model, quantization: Quantization) -> None:
     """Converts a model with rounded values to one that is quantized.
 
     Args:
         model: The result of `round_values` for inference, in which the ranges and weights have their final values;
             it is changed.
-        ranges: The names of the ranges, which the model may lack.
+        quantization: What is quantized; the model may lack some of it.
 
     Raises:
         UnseenRangeError: A tensor has no range yet.
-        InputError: A range is not finite, or 0 is not in it.
+        InputError: A range or scale is not finite, 0 is not in a range, or a scale is negative.
     """
     graph = model.graph
-    limits = {name: graph.initializers[name] for name in ranges if name in graph.initializers}
+    limits, scales = (
+        {name: graph.initializers[name] for name in names.values() if name in graph.initializers}
+        for names in (quantization.ranges, quantization.scales)
+    )
     if unseen := [name for name, value in limits.items() if is_unseen(_array(value))]:
         raise UnseenRangeError(f"no step has set the range {listed(unseen)} yet; take a step before finalize")
     for name, value in limits.items():
@@ -65,6 +68,8 @@ def deploy(model: ir.Model, ranges: Collection[str]) -> None:
         for node, _ in list(value.uses()):
             if node.op_type == "Where":
                 node.outputs[0].replace_all_uses_with(value)
+    for name, value in scales.items():
+        require_scale(name, _array(value))
     FoldAffinePass()(model)
     names = Names(model)
     _freeze_parameters(graph, names)

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
 
-def plan(model: ir.Model, activations: Quantize, names: Names, *, symmetric: bool) -> Quantization:
+def plan(
+    model: ir.Model, activations: Quantize, names: Names, *, symmetric: bool, learned: bool = False
+) -> Quantization:
     """Returns what is to be quantized in a model.
 
     Args:
@@ -46,6 +48,7 @@ def plan(model: ir.Model, activations: Quantize, names: Names, *, symmetric: boo
         activations: The type of activations.
         names: The source of names for the ranges.
         symmetric: Whether the zero point of activations is the middle of the integers.
+        learned: Whether the scales of activations are weights.
 
     Raises:
         ModelError: It has no layer that can be quantized, or is quantized already.
@@ -68,7 +71,8 @@ def plan(model: ir.Model, activations: Quantize, names: Names, *, symmetric: boo
     if not weights:
         raise ModelError(f"the model has no layer to quantize; expected one of {', '.join(LAYERS)} on its data")
     ranges = {tensor: names.fresh(f"{tensor}/range") for tensor in tensors}
-    return Quantization(activations, symmetric, ranges, weights)
+    scales = {tensor: names.fresh(f"{tensor}/scale") for tensor in tensors} if learned else {}
+    return Quantization(activations, symmetric, ranges, weights, scales)
 
 
 def float_batch_norms(model: ir.Model) -> list[str]:

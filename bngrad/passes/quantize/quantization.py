@@ -1,7 +1,7 @@
 """The tensors and weights of a model that are rounded to 8 bits, by their names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,10 +38,17 @@ class Quantization:
     """The running statistic with the least and the largest value of a tensor, by the name of the tensor."""
     weights: Mapping[str, tuple[int, ...]]
     """The inputs of a Conv, Gemm or MatMul that are weights, by the name of its output."""
+    scales: Mapping[str, str] = field(default_factory=dict)
+    """The weight with the learned scale of a tensor, by the name of the tensor; none if scales follow ranges."""
 
     def __post_init__(self) -> None:
         if not all(set(operands) <= {0, 1} for operands in self.weights.values()):
             raise ValueError("a weight is none of the first two inputs")
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The names of the ranges and learned scales, which the model in float does not have."""
+        return (*self.ranges.values(), *self.scales.values())
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -68,3 +75,15 @@ def require_range(name: str, limits: "NDArray[Any]") -> None:
     """
     if not np.isfinite(limits).all() or not (is_unseen(limits) or limits[0] <= 0 <= limits[1]):
         raise InputError(f"the range {name!r} is {limits.tolist()}; expected finite numbers, with 0 between them")
+
+
+def require_scale(name: str, scale: "NDArray[Any]") -> None:
+    """Checks a learned scale: a number in float32, which is 0 before the first step.
+
+    Raises:
+        InputError: It is not finite, or negative.
+    """
+    if not np.isfinite(scale) or scale < 0:
+        raise InputError(
+            f"the scale {name!r} is {scale}; expected a finite number, or 0 to take that of the range"
+        )

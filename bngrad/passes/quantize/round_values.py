@@ -2,7 +2,8 @@
 
 The scale of a weight follows the weight: the largest absolute value of each output channel is 127. So it does not
 matter for the integers whether the batch norm is folded into the weight before or after rounding: a factor for
-each channel changes only the scale. The range of an activation is a running statistic.
+each channel changes only the scale. The range of an activation is a running statistic. Its scale is that of the
+range, or a weight, which is 0 before the first step; the zero point is always that of the range.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ def round_values(
     stop: Stop | None = None,
     ranges: Mapping[str, Array] | None = None,
 ) -> dict[str, str]:
-    """Rounds what is to be quantized. The ranges become initializers.
+    """Rounds what is to be quantized. The ranges and learned scales become initializers.
 
     Args:
         model: A model in float; it is changed.
         quantization: What is rounded.
         stop: Makes a value that no gradient flows through, for training: then each batch changes the ranges. In
             inference they are given, and a tensor without one has that of the batch.
-        ranges: The ranges of an inference model, which may lack some of the tensors; by default none is known, and
-            the model has all tensors.
+        ranges: The ranges and learned scales of an inference model, which may lack some of the tensors; by default
+            none is known, and the model has all tensors.
 
     Returns:
         The outputs with the new ranges, by the names of the initializers.
@@ -78,13 +79,19 @@ def round_values(
             f"quantization needs {listed(missing)}, which training and inference do not compute in the same way; "
             "leave out --quantize (quantize=)"
         )
-    if taken := [name for name in quantization.ranges.values() if name in values or name in graph.initializers]:
-        raise ModelError(f"the model has {listed(taken)}, which is to be the range of a tensor; rename it")
+    if taken := [name for name in quantization.state if name in values or name in graph.initializers]:
+        raise ModelError(
+            f"the model has {listed(taken)}, which is to be the range or scale of a tensor; rename it"
+        )
     rounding = _Rounding(graph, Names(model), quantization, stop)
     for tensor, name in quantization.ranges.items():
         if tensor in values:
-            initial = np.array(UNSEEN, np.float32) if ranges is None else ranges[name]
-            rounding.activation(values[tensor], new_initializer(graph, name, ir.tensor(initial)))
+            initial = {name: np.array(UNSEEN, np.float32)} if ranges is None else ranges
+            limits, learned = new_initializer(graph, name, ir.tensor(initial[name])), None
+            if (scale := quantization.scales.get(tensor)) is not None:
+                number = np.array(0, np.float32) if ranges is None else ranges[scale]
+                learned = new_initializer(graph, scale, ir.tensor(number))
+            rounding.activation(values[tensor], limits, learned)
     for name, layer in layers.items():
         for index in quantization.weights[name]:
             rounding.weight(layer, index)
@@ -108,16 +115,19 @@ class _Rounding:
         self._weights: dict[tuple[ir.Value, int | None], ir.Value] = {}
         self.new_ranges: dict[str, str] = {}
 
-    def activation(self, x: ir.Value, old: ir.Value) -> None:
+    def activation(self, x: ir.Value, old: ir.Value, learned: ir.Value | None) -> None:
         """Rounds a tensor for all that read it; an input only for layers.
 
         Args:
             x: The tensor.
             old: Its range.
+            learned: Its learned scale; None if it follows the range.
         """
         producer, make = x.producer(), self._maker(x)
         uses = [use for use in x.uses() if producer is not None or is_layer(use[0]) or moves_numbers(use[0])]
         scale, zero_point = self._parameters(make, self._range(make, x, old))
+        if learned is not None:
+            scale = self._learned(make, x, learned, scale)
         rounded = _rounded(make, x, scale, zero_point)
         for node, index in uses:
             node.replace_input_with(index, rounded)
@@ -156,16 +166,28 @@ class _Rounding:
     def _parameters(self, make: NodeMaker, limits: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Returns the scale and the zero point of a range."""
         least, largest = self._quantization.limits
-        low, high = (make.op("Gather", limits, make.int64(index)) for index in (0, 1))
+        scale, low = scale_of(make, limits, self._quantization)
         if self._quantization.symmetric:
-            middle = (least + largest) // 2
-            width = make.op("Max", make.op("Neg", low), high)
-            zero_point = make.constant(middle, self._quantization.dtype)
-            return _scale(make, width, largest - middle), zero_point
-        scale = _scale(make, make.op("Sub", high, low), largest - least)
+            return scale, make.constant((least + largest) // 2, self._quantization.dtype)
         zero = make.op("Sub", make.constant(least, _FLOAT), make.op("Round", make.op("Div", low, scale)))
         bounds = (make.constant(number, _FLOAT) for number in (least, largest))
         return scale, make.cast(make.op("Clip", zero, *bounds), self._quantization.dtype)
+
+    def _learned(self, make: NodeMaker, x: ir.Value, learned: ir.Value, of_range: ir.Value) -> ir.Value:
+        """Returns a learned scale, or that of the range where there is none yet.
+
+        Its gradient is multiplied by 1 / sqrt(elements of the tensor * largest integer), as in "Learned Step Size
+        Quantization" (Esser et al., 2020).
+        """
+        scale = learned_scale(make, learned, of_range)
+        if self._stop is None:
+            return scale
+        count = make.op("Cast", make.op("Size", x), to=int(_FLOAT))
+        largest = make.constant(self._quantization.limits[1], _FLOAT)
+        factor = make.op("Reciprocal", make.op("Sqrt", make.op("Mul", count, largest)))
+        share = make.op("Mul", learned, factor)
+        nothing = make.op("Sub", share, self._stop(make, share))  # 0, with the gradient
+        return make.op("Add", self._stop(make, scale), nothing)
 
     def weight(self, layer: ir.Node, index: int) -> None:
         """Rounds a weight for a layer, by a scale for each output channel."""
@@ -184,6 +206,23 @@ class _Rounding:
             attributes = {} if axis is None else {"axis": axis}
             self._weights[weight, axis] = _rounded(make, weight, scale, zero_point, **attributes)
         layer.replace_input_with(index, self._weights[weight, axis])
+
+
+def scale_of(make: NodeMaker, limits: ir.Value, quantization: Quantization) -> tuple[ir.Value, ir.Value]:
+    """Returns the scale of a range, and its least value."""
+    least, largest = quantization.limits
+    low, high = (make.op("Gather", limits, make.int64(index)) for index in (0, 1))
+    if quantization.symmetric:
+        width = make.op("Max", make.op("Neg", low), high)
+        return _scale(make, width, largest - (least + largest) // 2), low
+    return _scale(make, make.op("Sub", high, low), largest - least), low
+
+
+def learned_scale(make: NodeMaker, learned: ir.Value, of_range: ir.Value) -> ir.Value:
+    """Returns a learned scale; that of the range where it is 0."""
+    scale = make.op("Where", make.op("Greater", learned, make.constant(0, _FLOAT)), learned, of_range)
+    scale.type, scale.shape = ir.TensorType(_FLOAT), ir.Shape([])
+    return scale
 
 
 def _scale(make: NodeMaker, width: ir.Value, integers: int, smallest: float = SMALLEST_SCALE) -> ir.Value:

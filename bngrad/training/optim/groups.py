@@ -12,7 +12,7 @@ from bngrad.graph.name_messages import unknown_name
 from bngrad.training.optim.ranges import require_range
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,11 @@ class WeightOptions(NamedTuple):
 
 
 def options_of_weights(
-    weight_decay: float, groups: Sequence[ParameterGroup], ranks: Mapping[str, int]
+    weight_decay: float,
+    groups: Sequence[ParameterGroup],
+    ranks: Mapping[str, int],
+    *,
+    without_decay: Collection[str] = (),
 ) -> dict[str, WeightOptions]:
     """The hyperparameters of each weight.
 
@@ -72,6 +76,7 @@ def options_of_weights(
         weight_decay: The weight decay of weights without one in a group.
         groups: The groups.
         ranks: The rank of every weight, by its name.
+        without_decay: Weights without a decay, unless a group has one for them.
 
     Raises:
         InputError: A name or pattern matches no weight.
@@ -86,5 +91,6 @@ def options_of_weights(
         scales = [g.learning_rate_scale for g in selecting if g.learning_rate_scale is not None]
         decays = [g.weight_decay for g in selecting if g.weight_decay is not None]
         behind = [g.updates_behind for g in selecting if g.updates_behind is not None]
-        result[name] = WeightOptions((*scales, 1.0)[0], (*decays, weight_decay)[0], (*behind, 0)[0])
+        default = 0.0 if name in without_decay else weight_decay
+        result[name] = WeightOptions((*scales, 1.0)[0], (*decays, default)[0], (*behind, 0)[0])
     return result
