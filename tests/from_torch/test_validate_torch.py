@@ -96,6 +96,35 @@ MODELS = {
         ),
         {},
     ),
+    "a-loop-with-a-branch": (
+        model_of(
+            """count = Constant<value = int64 {3}>()
+            y = Loop<body = f (int64 i, bool go, float[N,3] h) => (bool on, float[N,3] next) {
+                sum = ReduceSum<keepdims = 0>(h) zero = Constant<value = float {0}>() low = Less(sum, zero)
+                next = If(low)<then_branch = a () => (float[N,3] t) { t = Mul(h, s) },
+                    else_branch = b () => (float[N,3] e) { sine = Sin(h) e = Sub(sine, x) }>
+                on = Identity(go)
+            }>(count, , x)"""
+            + TAIL,
+            inputs="float[N,3] x",
+        ),
+        {"wrt": ["x", "s"]},
+    ),
+    "a-scan": (
+        model_of(
+            """h, y = Scan<num_scan_inputs = 1, body = f (float[3] h, float[3] row) => (float[3] n, float[3] out) {
+                p = Mul(h, s) q = Add(p, row) n = Tanh(q) out = Mul(n, h) }>(b, x)"""
+            + TAIL,
+            inputs="float[N,3] x",
+        ),
+        {"wrt": ["x", "s", "b"]},
+    ),
+    "a-spectrum": (
+        model_of(
+            "step = Constant<value = int64 {2}>() y = STFT(x, step, w)" + TAIL, inputs="float[N,9,1] x, float[4] w"
+        ),
+        {"wrt": ["x", "w"]},
+    ),
     "positions-from-numpy": (
         model_of(
             "limit = Constant<value = float {0.5}>() low = Less(x, limit) at = NonZero(low) to = Transpose(at) "

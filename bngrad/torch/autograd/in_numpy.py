@@ -6,7 +6,7 @@ must be the numbers of the graph under test.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -27,7 +27,7 @@ from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Value: TypeAlias = torch.Tensor | list[torch.Tensor]
+    from bngrad.torch.autograd.table import Value
 
 _ZERO = ("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Shape", "Size")
 """The ops whose output does not depend on the elements of their input, or jumps: their gradient is zero."""
@@ -113,11 +113,15 @@ def _needs_gradient(value: Value) -> bool:
 
 
 def _tensors(value: Value) -> list[torch.Tensor]:
+    if value is None:
+        return []
     return value if isinstance(value, list) else [value]
 
 
 def _array(value: Value) -> Any:  # noqa: ANN401 - an array, or a list of them
-    return [_array(item) for item in value] if isinstance(value, list) else value.detach().numpy()
+    if isinstance(value, list):
+        return [_array(item) for item in value]
+    return None if value is None else value.detach().numpy()
 
 
 def _value(result: Any) -> Value:  # noqa: ANN401 - an output of the evaluator

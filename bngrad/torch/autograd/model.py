@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -15,21 +15,21 @@ from bngrad.autodiff.ties import COMMON, Ties
 from bngrad.errors import BngradError, UnsupportedNodeError
 from bngrad.graph.nodes import default_opset, describe
 from bngrad.torch.autograd import in_numpy, ops
-from bngrad.torch.autograd.table import ELSEWHERE, OPS, UnsupportedFormError
+from bngrad.torch.autograd.table import ELSEWHERE, OPS, Body, UnsupportedFormError
 from bngrad.torch.capture import first_line
 from bngrad.validation.float64 import EvaluationError
 from bngrad.validation.seeding import seed_random_ops
 from bngrad.validation.widening import widened, widened_array
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from bngrad.options import ForwardOptions
+    from bngrad.torch.autograd.table import Value
 
     Array = NDArray[Any]
-    Value: TypeAlias = torch.Tensor | list[torch.Tensor]
 
 assert ops, "the table is filled by the import"  # noqa: S101
 
@@ -95,6 +95,10 @@ class Autograd:
             version = onnx.defs.get_schema(node.op_type, self._opset).since_version
             if version < entry.since:
                 raise _NotInTableError(f"{describe(node)} has version {version}; expected {entry.since} or newer")
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                for inner in attribute.as_graph():
+                    self._require_known(inner)
 
     @property
     def outputs(self) -> list[str]:
@@ -114,11 +118,7 @@ class Autograd:
             UnsupportedNodeError: PyTorch cannot compute a form of an op.
             EvaluationError: The evaluation failed.
         """
-        values: dict[str, Value] = {
-            str(value.name): _tensor(str(value.name), value.const_value.numpy())
-            for value in self._graph.initializers.values()
-            if value.const_value is not None
-        }
+        values: dict[str, Value] = _initial(self._graph)
         for name, array in feeds.items():
             if name in self._inputs or name in self._gradients:
                 values[name] = _tensor(name, array)
@@ -127,13 +127,26 @@ class Autograd:
             leaf = values[name]
             assert isinstance(leaf, torch.Tensor), "float inputs are tensors"  # noqa: S101
             leaves.append(leaf.requires_grad_())
-        for node in self._graph:
-            if any(value.name in self._gradients for value in node.outputs):
-                continue  # a constant that is fed
+        # Constants are fed if they have a gradient.
+        computed = [node for node in self._graph if not any(y.name in self._gradients for y in node.outputs)]
+        self._run(computed, values)
+        return self._with_gradients(values, leaves, self.outputs if outputs is None else outputs)
+
+    def _run(self, nodes: Iterable[ir.Node], values: dict[str, Value]) -> None:
+        """Runs nodes in order, and adds their results to the values."""
+        for node in nodes:
             for value, result in zip(node.outputs, self._results(node, values), strict=False):
                 if value.name:
                     values[str(value.name)] = result
-        return self._with_gradients(values, leaves, self.outputs if outputs is None else outputs)
+
+    def _body(self, graph: ir.Graph, around: Mapping[str, Value]) -> Body:
+        def run(inputs: Sequence[Value]) -> list[Value]:
+            given = {str(value.name): x for value, x in zip(graph.inputs, inputs, strict=True)}
+            values = {**around, **_initial(graph), **given}
+            self._run(graph, values)
+            return [values[str(value.name)] for value in graph.outputs]
+
+        return Body(run, graph.outputs)
 
     def _with_gradients(
         self, values: Mapping[str, Value], leaves: Sequence[torch.Tensor], outputs: Sequence[str]
@@ -159,9 +172,16 @@ class Autograd:
             if entry is None:
                 return in_numpy.run(node, values, self._opset)
             inputs = [values[str(value.name)] if value is not None else None for value in node.inputs]
-            attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+            attributes = {
+                name: self._body(attribute.as_graph(), values)
+                if attribute.type == ir.AttributeType.GRAPH
+                else attribute.value
+                for name, attribute in node.attributes.items()
+            }
             if "outputs" in entry.attributes:
                 attributes["outputs"] = len(node.outputs)
+            if "version" in entry.attributes:
+                attributes["version"] = onnx.defs.get_schema(node.op_type, self._opset).since_version
             if node.op_type in COMMON and "tie" in entry.attributes:
                 attributes["tie"] = self._ties.of(node)
             results = entry.function(*inputs, **attributes)
@@ -177,6 +197,15 @@ class Autograd:
         if any(value.uses() or value.is_graph_output() for value in node.outputs[len(outputs) :]):
             return [*outputs, *in_numpy.run(node, values, self._opset, first=len(outputs))]
         return outputs
+
+
+def _initial(graph: ir.Graph) -> dict[str, Value]:
+    """The initializers of a graph."""
+    return {
+        str(value.name): _tensor(str(value.name), value.const_value.numpy())
+        for value in graph.initializers.values()
+        if value.const_value is not None
+    }
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:

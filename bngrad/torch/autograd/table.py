@@ -2,7 +2,8 @@
 
 A function's positional arguments are the inputs of the op, where None stands for one that is absent; its keyword
 arguments are the attributes. It returns the first output, or a tuple of the first outputs. An attribute that the
-function does not take is refused by name.
+function does not take is refused by name. An attribute that is a graph is a `Body`; ``outputs`` and ``version``
+are the number of outputs of the node and the version of its op.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from inspect import Parameter, isbuiltin, signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    import torch
+    import onnx_ir as ir
 
-    Result: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
-    Function: TypeAlias = Callable[..., Result]
+    Value: TypeAlias = torch.Tensor | list[torch.Tensor] | None
+    """A tensor, a sequence, or an optional without an element."""
+    Function: TypeAlias = Callable[..., Any]
 
 ELSEWHERE = "use --against reference or numeric"
 """The advice for a model that PyTorch cannot run."""
@@ -27,6 +30,24 @@ ELSEWHERE = "use --against reference or numeric"
 
 class UnsupportedFormError(Exception):
     """A function cannot compute this form of its op; the message states the form, after the node's name."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body of a node, which reads the values around it."""
+
+    run: Callable[[Sequence[Value]], list[Any]]
+    outputs: Sequence[ir.Value]
+
+    def __call__(self, *inputs: Value) -> list[Any]:
+        """Runs the body, and returns its outputs."""
+        return self.run(inputs)
+
+    def empty(self, index: int) -> torch.Tensor:
+        """Returns zeros of the type of an output, whose unknown dimensions are 0."""
+        output = self.outputs[index]
+        shape = [size if isinstance(size, int) else 0 for size in output.shape or ()]
+        return torch.from_numpy(np.zeros(shape, output.dtype.numpy() if output.dtype else np.float64))
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
-"""Sequences of tensors, which exporters write for splits and chunks."""
+"""Sequences of tensors, which exporters write for splits and chunks, and optionals."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from bngrad.torch.autograd.table import numbers, op
+from bngrad.torch.autograd.table import UnsupportedFormError, numbers, op
+
+if TYPE_CHECKING:
+    from bngrad.torch.autograd.table import Value
 
 
 @op("SplitToSequence")
@@ -61,3 +66,23 @@ def sequence_length(sequence: list[Tensor]) -> Tensor:
 def concat_from_sequence(sequence: list[Tensor], *, axis: int, new_axis: int = 0) -> Tensor:
     """All tensors, one after the other, or along a new axis."""
     return torch.stack(sequence, axis) if new_axis else torch.cat(sequence, axis)
+
+
+@op("Optional")
+def optional(element: Value = None, *, type: object = None) -> tuple[Value]:  # noqa: A002, ARG001 - ONNX's name
+    """The element, or none."""
+    return (element,)
+
+
+@op("OptionalHasElement")
+def optional_has_element(element: Value = None) -> Tensor:
+    """Whether there is an element."""
+    return torch.tensor(element is not None)
+
+
+@op("OptionalGetElement")
+def optional_get_element(element: Value) -> tuple[Value]:
+    """The element."""
+    if element is None:
+        raise UnsupportedFormError("its optional has no element")
+    return (element,)
