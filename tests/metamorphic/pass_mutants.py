@@ -184,6 +184,27 @@ PASSES = (
         ),
     )
     + of(
+        "bngrad/passes/optimize/recompute.py",
+        (
+            'zeros = maker.op("Min", maker.int64([0] * len(x.shape)), maker.op("Size", gradient))',
+            "zeros = maker.int64([0] * len(x.shape))",
+            "the copy does not wait for a gradient",
+            (f"{_PASSES}/test_recompute.py::test_one_copy_for_all_readers",),
+        ),
+        (
+            "return value not in self._gradients and bool(self.readers(value))",
+            "return value not in self._gradients",
+            "every value that is not copied counts as kept",
+            (f"{_PASSES}/test_recompute.py::test_values_that_are_kept",),
+        ),
+        (
+            "if present and len(present) == len(readers) else None",
+            "if readers else None",
+            "a copy waits for no gradient",
+            (f"{_PASSES}/test_recompute.py::test_values_that_are_kept",),
+        ),
+    )
+    + of(
         "bngrad/passes/optimize/relu_gradients.py",
         (
             "dZ, other = (a, b) if sign is not None and sign[1] else (b, a)",
