@@ -66,6 +66,14 @@ def test_each_page_has_a_description_and_a_card(site):
     assert pages["guides/gpu.html"]["og:title"].endswith(" - bngrad")
 
 
+def test_landmarks_and_tables_are_named(site):
+    for name, page in site.items():
+        text = page.path.read_text(encoding="utf-8")
+        assert not re.search(r"<th[^>]*></th>", text), name
+        assert 'role="dialog">' not in text, name
+        assert 'class="md-nav" data-md-level="1" aria-labelledby' not in text, name
+
+
 def test_nothing_is_loaded_from_elsewhere(site):
     loaded = {(name, url) for name, page in site.items() for url in page.loaded}
     assert loaded

@@ -4,6 +4,7 @@
 - Links out of docs/ go to the code host.
 - A comment ``<!-- api: NAME -->`` becomes the signature and the docstring of NAME.
 - The first paragraph of a page is its description. The search has guides before tables and measurements.
+- A table without headings has no row for them. Landmarks and dialogs of the theme have names.
 """
 
 from __future__ import annotations
@@ -25,6 +26,17 @@ _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)|[`*]")
 _MAX_DESCRIPTION = 160
 _BOOSTS = {"guides": 3.0, "explanation": 1.5, "measurements": 0.5, "contributing": 0.5, "reference/coverage": 0.3}
 """The weights of pages in the search, by folder; 1 for others."""
+
+_EMPTY_HEAD = re.compile(r"<thead>\s*<tr>\s*(?:<th[^>]*></th>\s*)+</tr>\s*</thead>")
+_EMPTY_HEADING = re.compile(r"<th([^>]*)></th>")
+_LONG_CODE = re.compile(r"<code>(?=[^<]{33,}</code>)")
+"""What style.css may break into lines in the first column of a table."""
+
+_UNNAMED_LIST = re.compile(
+    r"""aria-labelledby="\w+"([^>]*>\s*<label class="md-nav__title"[^>]*>.*?</span>\s*(.*?)\s*</label>)""",
+    re.DOTALL,
+)
+"""A list of pages. If its section has a page of its own, the label that it refers to is empty."""
 
 _API = re.compile(r"^<!-- api: ([\w. ]+) -->$", re.MULTILINE)
 
@@ -95,6 +107,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     fences = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     text = "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in fences)
     return _API.sub(_docstring, text)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Removes headings without text, which screen readers announce, and marks long code."""
+    html = _EMPTY_HEADING.sub(r"<td\1></td>", _EMPTY_HEAD.sub("", html))
+    return _LONG_CODE.sub('<code class="long">', html)
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Names the theme's search dialog and lists of pages, by which screen readers tell them apart."""
+    output = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    return _UNNAMED_LIST.sub(r'aria-label="\2"\1', output)
+
+
+def on_post_template(output_content: str, **_: object) -> str:
+    """The same for 404.html."""
+    return on_post_page(output_content)
 
 
 def description(markdown: str) -> str:

@@ -1,6 +1,7 @@
 // Reads the documentation from files: site.mjs FOLDER CHROMIUM [SCREENSHOTS PAGE...]. Prints as JSON what went wrong on
-// each page, at two widths, in light and in dark, and what the search finds.
-import { readdirSync } from "node:fs";
+// each page, at two widths, in light and in dark, what axe says of some pages, and what the search finds.
+import { readdirSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { chromium } from "playwright-core";
@@ -10,7 +11,14 @@ const forServers = /^(404\.html$|examples)/;
 const all = () => readdirSync(folder, { recursive: true }).filter((name) => name.endsWith(".html") && !forServers.test(name));
 const pages = chosen.length ? chosen : all();
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] }); // a sandbox needs another user than root
-const seen = { console: [], external: [], wide: [], code: [], pages: pages.length, found: [] };
+const seen = { console: [], external: [], wide: [], code: [], axe: [], examined: 0, pages: pages.length, found: [] };
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+// Tables without headings, tables that scroll, long code in tables, console blocks, Python, docstrings, pictures.
+const EXAMINED = new Set(
+  ["index", "getting-started", "limits", "guides/gpu", "guides/javascript", "guides/reports", "reference/commands"]
+    .concat(["reference/python-api", "reference/dialects/miopen", "measurements/kernels", "contributing/tree"])
+    .map((name) => `${name}.html`),
+);
 
 for (const [width, colorScheme] of [[400, "dark"], [1240, "light"]]) {
   const page = await browser.newPage({ viewport: { width, height: 900 }, colorScheme });
@@ -24,6 +32,12 @@ for (const [width, colorScheme] of [[400, "dark"], [1240, "light"]]) {
     if (wider > 0) seen.wide.push(at(wider));
     const code = await page.$$eval("pre > code", (blocks) => blocks.filter((b) => b.scrollWidth > b.clientWidth + 1).length);
     if (code > 0) seen.code.push(at(code));
+    if (EXAMINED.has(name)) {
+      seen.examined += 1;
+      await page.evaluate(axe);
+      const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+      for (const { id, nodes } of violations) seen.axe.push(at(`${id}: ${nodes[0].html.slice(0, 200)}`));
+    }
     const path = `${screenshots}/${name.replaceAll("/", "_")}.${width}.png`;
     if (screenshots) await page.screenshot({ path, fullPage: true });
   }

@@ -42,6 +42,11 @@ def test_pages_fit(seen):
     assert seen["code"] == []
 
 
+def test_axe_finds_no_violation(seen):
+    assert seen["examined"] == 22
+    assert seen["axe"] == []
+
+
 def test_copying_takes_the_commands_of_a_console_block(seen):
     lines = seen["copied"].splitlines()
     assert lines[-1] == "bngrad --version"
