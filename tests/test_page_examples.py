@@ -25,6 +25,7 @@ PAGES_ELSEWHERE = {
 
 COMMANDS_ELSEWHERE = {
     "pip install": "test_packaging.py",
+    "python3 -m venv": "test_packaging.py",
     "pip download": "ci_recipes/test_offline.py",
     "export PIP_NO_INDEX=1": "ci_recipes/test_offline.py",
     "bngrad oracle": "oracle/test_oracle_environment.py",
