@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 STORED = ("simple", "pytorch-converted", "pytorch-operator")
 """The folders of models in onnx's package; the others are downloaded."""
 NOT_TRIED = "not tried: "
+HAS_WHERE = 9
+"""The first opset that has Where."""
 MOST_NUMBERS = 5000
 """The most elements to differentiate with respect to: differences of larger models take minutes."""
 
@@ -145,7 +147,10 @@ def _width(element: int) -> int:
 def _add_loss(
     model: onnx.ModelProto, outputs: list[tuple[onnx.ValueInfoProto, np.ndarray]], element: int, seed: int
 ) -> None:
-    """The sum of all outputs, each times random weights; outputs that are not finite are left out."""
+    """The sum of all outputs, each times random weights; elements that are not finite are replaced by 0.
+
+    Before `HAS_WHERE` they are not, and the loss is no number.
+    """
     graph, rng = model.graph, np.random.default_rng(seed)
     terms = []
     for index, (value, array) in enumerate(outputs):
@@ -156,11 +161,21 @@ def _add_loss(
         if _element(value) != element:
             graph.node.append(helper.make_node("Cast", [name], [f"{prefix}_cast"], to=element))
             name = f"{prefix}_cast"
+        if not np.isfinite(array).all() and _opset(model) >= HAS_WHERE:
+            graph.initializer.append(numpy_helper.from_array(np.isfinite(array), f"{prefix}_finite"))
+            graph.initializer.append(numpy_helper.from_array(np.zeros((), numpy_type(element)), f"{prefix}_zero"))
+            operands = [f"{prefix}_finite", name, f"{prefix}_zero"]
+            name = f"{prefix}_kept"
+            graph.node.append(helper.make_node("Where", operands, [name]))
         graph.node.append(helper.make_node("Mul", [name, f"{prefix}_weights"], [f"{prefix}_product"]))
         graph.node.append(helper.make_node("ReduceSum", [f"{prefix}_product"], [f"{prefix}_sum"], keepdims=0))
         terms.append(f"{prefix}_sum")
     graph.node.append(helper.make_node("Sum", terms, ["loss"], name="bngrad_loss"))
     graph.output.append(helper.make_tensor_value_info("loss", element, []))
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
 
 def making(every: int, index: int) -> Case | str:

@@ -24,8 +24,8 @@ class Differences:
         self._feeds = {name: wide(array) for name, array in case.values.items()}
         self.at = self._forward.run(self._feeds)
         self.loss = float(np.squeeze(self.at["loss"]))
-        floats = [a for a in self.at.values() if np.asarray(a).dtype.kind == "f" and np.asarray(a).size]
-        self.size = max(float(np.max(np.abs(array))) for array in floats)
+        floats = [array for array in map(np.asarray, self.at.values()) if array.dtype.kind == "f"]
+        self.size = max(float(np.max(np.abs(array), where=np.isfinite(array), initial=0)) for array in floats)
 
     def rounding(self, unit: float) -> float:
         """Returns the error of the loss where every result of a node is off by a unit, at random.
