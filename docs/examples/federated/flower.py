@@ -5,7 +5,8 @@
 
 needs scikit-learn and Flower, `pip install 'flwr[simulation]'`. Flower starts the clients and carries the weights
 and running statistics; the momentum begins anew in each round. The rounds are those of digits.py with skewed
-classes and the statistics of the union. The table compares each average with that of Flower's own FedAvg, from the
+classes and the statistics of the union. pyproject.toml makes an app of this file, for clients on several machines:
+`flwr run docs/examples/federated`. The table compares each average with that of Flower's own FedAvg, from the
 same replies.
 """
 
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
 SENT = ("weight", "running_statistic")
 
 
-def new_trainer() -> bngrad.Trainer:
+def new_trainer(context: Context) -> bngrad.Trainer:
     """The trainer of a client, or of the server, in the initial state."""
-    step = bngrad.training_step(MODEL, optimizer=bngrad.SGD(momentum=0.9))
+    model = context.run_config.get("model") or MODEL
+    step = bngrad.training_step(model, optimizer=bngrad.SGD(momentum=0.9))
     return bngrad.Trainer(step, learning_rate=0.05)
 
 
@@ -61,7 +63,7 @@ client = ClientApp()
 @client.train()
 def train_round(message: Message, context: Context) -> Message:
     """Trains one epoch on the images of a client."""
-    digits, trainer, number = Digits(0), new_trainer(), int(context.node_config["partition-id"])
+    digits, trainer, number = Digits(0), new_trainer(context), int(context.node_config["partition-id"])
     rows = digits.rows_of_clients(skewed=True)[number]
     trainer.load_state_dict(to_state(message.content["arrays"], trainer))
     rng = np.random.default_rng([message.content["config"]["server-round"] - 1, number])
@@ -107,12 +109,13 @@ server = ServerApp()
 
 
 @server.main()
-def serve(grid: Grid, _context: Context) -> None:
+def serve(grid: Grid, context: Context) -> None:
     """Runs the rounds."""
     print("| after round | accuracy | difference of the means | ratio of the variances |\n|---|---|---|---|")
-    trainer = new_trainer()
+    trainer = new_trainer(context)
     strategy = BatchNormAverage(trainer, Digits(0))
-    strategy.start(grid, to_record(trainer), num_rounds=options().rounds)
+    rounds = context.run_config.get("rounds") or options().rounds
+    strategy.start(grid, to_record(trainer), num_rounds=rounds)
 
 
 def options() -> argparse.Namespace:
