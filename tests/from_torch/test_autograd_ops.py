@@ -191,7 +191,13 @@ def test_ops_without_a_function_are_refused(op):
         )
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not without_function(case)], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.long] * (place % 3 > 0), id=str(case))
+        for place, case in enumerate(case for case in CASES if not without_function(case))
+    ],
+)
 def test_gradient_rules(case):
     """The rules' own cases: the loss and each gradient, of the lowered graph in NumPy and of PyTorch."""
     feeds, names = feeds_of(case, case.dims[0]), ["loss", *case.gradients]

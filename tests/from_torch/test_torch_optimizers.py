@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch, pip install bngrad[t
 
 from bngrad.torch.optimizer_state import to_tensor  # noqa: E402 - it imports torch
 from bngrad.torch.optimizers import from_torch, into_step, into_torch  # noqa: E402
+from pairwise import every_value, pairwise  # noqa: E402
 
 nn = torch.nn
 UPDATES, FIRST = 8, 3
@@ -169,9 +170,7 @@ def assert_same_weights(module, state, dtype):
 # Training that moves.
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("first", [0, FIRST])
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pairwise(make=OPTIMIZERS, first=(0, FIRST), dtype=list(DTYPES))
 def test_training_goes_on_in_a_training_step(make, first, dtype):
     expected, _ = trained_in_torch(make, dtype, UPDATES)
     module, optimizer = trained_in_torch(make, dtype, first)
@@ -181,9 +180,7 @@ def test_training_goes_on_in_a_training_step(make, first, dtype):
     assert_same_weights(expected, state, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", ["named", "flat"])
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@every_value(make=OPTIMIZERS, layout=("named", "flat"), dtype=list(DTYPES))
 def test_training_goes_back_to_torch(make, layout, dtype):
     expected, expected_optimizer = trained_in_torch(make, dtype, UPDATES)
     module, optimizer = trained_in_torch(make, dtype, 0)
@@ -205,8 +202,7 @@ def test_training_goes_back_to_torch(make, layout, dtype):
             assert ours["state"][key]["step"].dtype == entries["step"].dtype
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@every_value(make=OPTIMIZERS, dtype=list(DTYPES))
 def test_a_state_that_goes_and_comes_back_has_the_same_bits(make, dtype):
     module, optimizer = trained_in_torch(make, dtype, FIRST)
     parameters = dict(module.named_parameters())
