@@ -57,10 +57,12 @@ def kernel_objects(build, pattern):
     return objects
 
 
+@pytest.mark.long
 @needs_nm
 @only_linux
 def test_kernel_files_are_islands(build):
     """At -O0: one table each, nothing weak, nothing asked for that another file's flags might have compiled."""
+    cmake("--build", build, "--target", "kernels_o0", "--parallel", "2")
     for isa, o in kernel_objects(build, "**/kernels_o0.dir/**/*.o"):
         names = symbols(o)
         assert [name for name, letter in names.items() if letter.upper() in "VWu"] == []
