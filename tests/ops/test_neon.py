@@ -102,7 +102,8 @@ def build(tmp_path_factory):
     toolchain = folder / "toolchain.cmake"
     toolchain.write_text(TOOLCHAIN, encoding="utf-8")
     cmake("-S", SOURCES, "-B", folder, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", "-DBUILD_TESTING=ON")
-    cmake("--build", folder, "--parallel", "2")
+    for target in ("all", "kernels_o0"):
+        cmake("--build", folder, "--parallel", "2", "--target", target)
     return folder
 
 
