@@ -89,6 +89,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     folder = posixpath.dirname(page.file.src_uri)
     if page.is_homepage:
         page.meta["hide"] = ["navigation", "toc"]  # the page itself lists all pages
+    elif folder.startswith("reference") and not re.search("^## ", markdown, re.MULTILINE):
+        page.meta["hide"] = ["toc"]  # tables have the width of an empty column
 
     def link(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join("docs", folder, match[2]))
