@@ -88,7 +88,10 @@ def _clients(
     if isinstance(states, str | os.PathLike) or not states:
         raise InputError(f"states is {states!r}; expected a sequence of one or more states")
     if weights is not None and len(weights) != len(states):
-        raise InputError(f"there are {len(weights)} weights for {len(states)} states; expected one for each")
+        raise InputError(
+            f"there are {len(weights)} weights for {len(states)} states; expected one for each: --weights N,N,... "
+            "(weights=)"
+        )
     clients = []
     arrays: Mapping[str, NDArray[Any]]
     for index, state in enumerate(states):

@@ -129,7 +129,10 @@ def matching(names: Mapping[ir.Node, str], pattern: str) -> frozenset[ir.Node]:
 def _match(names: Mapping[ir.Node, str], pattern: str, mode: int) -> _Choice:
     nodes = matching(names, pattern)
     if not nodes:
-        raise ModelError(unknown_name(pattern, set(names.values()), "a batch norm"))
+        hint = (
+            "" if names else "; bngrad restore gives layers that batch norms were folded into new ones, from data"
+        )
+        raise ModelError(unknown_name(pattern, set(names.values()), "a batch norm") + hint)
     return _Choice(pattern, mode, nodes, is_name=pattern in names.values())
 
 

@@ -190,6 +190,10 @@ def test_what_bngrad_batchnorm_folded():
     """The file records the layer, which gets a batch norm with the statistics of the data."""
     model = network()
     folded = bngrad.edit_batch_norms(model, fold=True)
+    with pytest.raises(
+        ModelError, match=r"'\*' is not a batch norm of this model, .*; bngrad restore gives layers"
+    ):
+        bngrad.training_step(folded, loss="loss", training=["*"])
     result, names = restored(folded)
     assert names == {"conv2": "conv2/batch_norm"}
     for was, now in zip(outputs(model, "logits"), outputs(result, "logits"), strict=True):
