@@ -1,5 +1,7 @@
 // Goes from the site's first page to the page that trains: site_demo.mjs URL CHROMIUM. Prints as JSON the losses of two
-// steps and what went wrong.
+// steps, what went wrong, and what axe says of the page.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
 import { chromium } from "playwright-core";
 
 const [url, executablePath] = process.argv.slice(2);
@@ -19,5 +21,7 @@ for (let i = 0; i < 2; ++i) {
   await page.waitForSelector("#step:enabled, #error:visible");
 }
 const losses = await page.evaluate(() => window.training.losses);
+await page.evaluate(readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8"));
+const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
 await browser.close();
-console.log(JSON.stringify({ losses, errors }));
+console.log(JSON.stringify({ losses, errors, axe: violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`) }));
