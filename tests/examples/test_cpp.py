@@ -71,7 +71,7 @@ def test_trains_as_python_does(program, folder, library):
     written, _ = read_state(folder / "trained.safetensors", training.info)
     for name, array in written.items():
         np.testing.assert_allclose(array, state[name], rtol=1e-5, atol=1e-6, err_msg=name)
-    accuracy = training.check_written(folder / "trained.safetensors", STEPS)
+    accuracy = training.check_written(folder / "trained.safetensors", STEPS, recorded=False)
     assert accuracy_in(done.stdout) == pytest.approx(accuracy)
 
 

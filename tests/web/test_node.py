@@ -6,10 +6,13 @@ import json
 import re
 import shutil
 
+import numpy as np
 import onnx
 import pytest
+from safetensors.numpy import load_file
 
 import bngrad
+from bngrad.cli import run
 from digits_training import EXAMPLES, MODEL, Training, accuracy_in, losses_in
 
 STEPS = 20
@@ -45,6 +48,29 @@ def test_the_example(node, folder, training, tmp_path):
     accuracy = accuracy_in(printed)
     assert training.accuracy(model.SerializeToString()) == pytest.approx(accuracy)
     assert training.check_written(tmp_path / "trained.safetensors", STEPS) == pytest.approx(accuracy)
+
+
+@pytest.mark.long
+def test_a_client_in_node(node, folder, training, tmp_path):
+    """It sends its state to an average with a client in Python, and goes on from that."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    node(TRAIN, tmp_path, 3, RATE)
+    trainer = bngrad.Trainer(tmp_path / "step.onnx", learning_rate=RATE)
+    for rows in training.digits["batches"][3:5]:
+        trainer.step(**{name: training.digits[f"training/{name}"][rows] for name in training.info.data})
+    trainer.save(tmp_path / "python.safetensors")
+    states = [tmp_path / "trained.safetensors", tmp_path / "python.safetensors"]
+    arguments = ["-o", tmp_path / "step.safetensors", "--weights", "3,2"]
+    assert run(["average", *map(str, [*states, *arguments])]) == 0
+    first, second, state = map(load_file, [*states, tmp_path / "step.safetensors"])
+    for norm in training.info.batch_norms[:2]:
+        mean = (3 * first[norm.mean] + 2 * second[norm.mean]) / 5
+        var = 3 * (first[norm.var] + (first[norm.mean] - mean) ** 2)
+        var += 2 * (second[norm.var] + (second[norm.mean] - mean) ** 2)
+        np.testing.assert_allclose(state[norm.mean], mean, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(state[norm.var], var / 5, rtol=1e-5)
+    (loss,) = losses_in(node(TRAIN, tmp_path, 1, RATE))
+    assert loss == pytest.approx(training.step(state, 0, RATE)[0], rel=1e-5)
 
 
 @pytest.mark.parametrize(

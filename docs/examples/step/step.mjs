@@ -5,6 +5,22 @@ import { ARRAYS, readSafetensors, writeSafetensors } from "./safetensors.mjs";
 
 const KEY = "bngrad.step";
 
+// What a state records beside its tensors, as in Python: bngrad average and bngrad train --resume need it.
+function stateDocument(info) {
+  const entries = Object.entries(info.state);
+  const averages = entries.filter(([, { role }]) => role === "average");
+  const step = { optimizer: info.optimizer, accumulate: info.accumulate, clip_norm: info.clip_norm };
+  for (const name of ["ema", "swa", "swa_every", "synchronized", "fingerprint"]) step[name] = info[name] ?? null;
+  return {
+    model: info.model,
+    roles: Object.fromEntries(entries.map(([name, { role }]) => [name, role])),
+    averages: Object.fromEntries(averages.map(([name, { weight }]) => [weight, name])),
+    batch_norms: info.batch_norms ?? [],
+    quantization: info.quantization ?? null,
+    step,
+  };
+}
+
 export class TrainingStep {
   #vector; // the state, on the CPU or the GPU
 
@@ -119,8 +135,7 @@ export class TrainingStep {
 
   /** Returns the state as the bytes of a .safetensors file. */
   safetensors() {
-    const roles = Object.fromEntries(Object.entries(this.info.state).map(([name, { role }]) => [name, role]));
-    return writeSafetensors(this.tensors(), { [KEY]: JSON.stringify({ model: this.info.model, roles }) });
+    return writeSafetensors(this.tensors(), { [KEY]: JSON.stringify(stateDocument(this.info)) });
   }
 
   /** Returns a model whose input is the state vector, such as step.eval.onnx, with the state as a constant. */
