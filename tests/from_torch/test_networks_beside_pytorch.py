@@ -96,6 +96,9 @@ CASES = {
         ("BatchNormalization", "TopK", "GatherElements", "GridSample"),
         loss_fn=networks.detection_loss,
     ),
+    "regions": Case(
+        networks.RegionDetector, labeled(3, 8, 8), ("BatchNormalization", "TopK", "RoiAlign"), opset=20
+    ),
     "vit": Case(vision_transformer, labeled(3, 16, 16), ("BatchNormalization", "LayerNormalization")),
     "vit-layers": Case(vision_transformer_of_layers, labeled(3, 16, 16), ("BatchNormalization", "Softmax")),
     "vit-23": Case(vision_transformer, labeled(3, 16, 16), ("BatchNormalization", "Attention"), opset=23),
