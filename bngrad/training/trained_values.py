@@ -15,7 +15,7 @@ from bngrad.graph.constant_value import constant_tensor, lift_constant, new_init
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import describe
 from bngrad.graph.same_values import readers
-from bngrad.opset.known_shapes import shape_text
+from bngrad.opset.known_shapes import shape_text, type_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def put_values(
 
     Raises:
         InputError: A name is unknown, two are of the same, one is of several things that training keeps apart, or
-            a value has another shape or type than its place.
+            a value has another shape or type than its place, or is for an input of data (no static shape).
     """
     places = _Places(model.graph, find_statistics(model, names), from_state=from_state)
     for name, array in values.items():
@@ -85,6 +85,10 @@ class _Places:
             raise InputError(f"{place!r} is given twice, also as its new value {other!r}; give one of them")
         if place in self._given:
             held, type_ = constant_tensor(self._given[place]), self._given[place]
+            if held is None and not (type_.shape is not None and type_.shape.is_static()):
+                raise InputError(
+                    f"{name!r} is an input for data, {type_text(type_)}; expected weights and running statistics"
+                )
         else:
             statistic = self._own[place] if place in self._own else self._chains[place][0]
             held, type_ = statistic.value, statistic.source
