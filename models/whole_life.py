@@ -2,7 +2,7 @@
 
 ``python models/whole_life.py resnet20 -o build/whole_life`` prints the accuracy of the network of the digits at
 each stop; ``mobilenet_v2``, on digits of 64x64 pixels, needs PyTorch and torchvision. Node needs the packages of
-docs/examples/node, `npm ci` there.
+docs/examples/node, `npm ci --ignore-scripts` there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx
 import onnxruntime
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quant_pre_process,
+    quantize_static,
+)
 from safetensors.numpy import save
 
 if not __package__:  # run as a script: only this folder is on sys.path, but not its parent
@@ -26,7 +33,7 @@ from bngrad.federated import average
 from models import train_digits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -75,6 +82,17 @@ def mobilenet_v2() -> Network:
 
 
 NETWORKS = {"resnet20": resnet20, "mobilenet_v2": mobilenet_v2}
+
+
+class Calibration(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
+    """The batches that give the ranges of activations."""
+
+    def __init__(self, batches: Iterable[dict[str, Array]]) -> None:
+        self._batches = iter(batches)
+
+    def get_next(self) -> dict[str, Array] | None:
+        """Returns the next batch."""
+        return next(self._batches, None)
 
 
 class Life:
@@ -135,8 +153,7 @@ class Life:
         rows = self.rows[: self.network.first]
         self.train(trainer, rows, self.network.epochs)
         trainer.estimate_statistics(self.batches(rows, 0))
-        model = bngrad.edit_batch_norms(trainer.finalize(), fold=True)
-        return without_records(model)
+        return bngrad.edit_batch_norms(trainer.finalize(), fold=True)
 
     def restored(self, folded: onnx.ModelProto) -> onnx.ModelProto:
         """The network with batch norms that have the statistics of the training images."""
@@ -171,6 +188,18 @@ class Life:
             states.append(trainer.state_dict())
         trainer.load_state_dict(average(states, [len(rows) for rows in self.clients], optimizer="reset"))
 
+    def calibrated(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The network quantized without training, by the ranges of its activations on the training images."""
+        images, _ = self.network.inputs
+        calibration = Calibration({images: batch[images]} for batch in self.batches(self.rows, 0))
+        source, path = self.folder / "before.onnx", self.folder / "after.onnx"
+        onnx.save(model, source)
+        quant_pre_process(str(source), str(source), skip_symbolic_shape=True)  # it fails on lists as constants
+        types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8, "per_channel": True}
+        quantize_static(str(source), str(path), calibration, quant_format=QuantFormat.QDQ, **types)
+        source.unlink()
+        return onnx.load(path)
+
     def live(self) -> None:
         """Prints the table."""
         print("| | accuracy on 360 test images | size in bytes |\n|---|---|---|")
@@ -181,7 +210,8 @@ class Life:
         self.federated(trainer)
         self.report(f"trained by {CLIENTS} clients", trainer.finalize(), "federated")
         self.estimated(trainer)
-        self.report("statistics estimated anew", trainer.finalize(), "estimated")
+        estimated = self.report("statistics estimated anew", trainer.finalize(), "estimated")
+        self.report("quantized after training, with onnxruntime.quantization", self.calibrated(estimated), "after")
         state = trainer.state_dict()
         values = {name: state[name] for name in trainer.info.names("weight", "running_statistic")}
         step = self.step(restored, quantize="uint8", values=values)
@@ -197,23 +227,14 @@ class Life:
         print(f"| the same in Node | {float(printed.split()[1]):.2%} | |")
 
 
-def without_records(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Removes what PyTorch's exporter records of modules, which it has no more; folded layers stay marked."""
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    for owner in (result, result.graph, *result.graph.node):
-        kept = [entry for entry in owner.metadata_props if entry.key.startswith("bngrad.folded")]
-        del owner.metadata_props[:]
-        owner.metadata_props.extend(kept)
-    return result
-
-
 def main() -> None:
     """Prints the table of a network."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("network", choices=NETWORKS)
     parser.add_argument("-o", "--output", type=Path, required=True, help="the folder to write to")
     options = parser.parse_args()
+    if not (NODE / "node_modules").is_dir():
+        parser.error(f"Node does not have its packages; run npm ci --ignore-scripts in {NODE}")
     folder = options.output.resolve() / options.network
     folder.mkdir(parents=True, exist_ok=True)
     Life(NETWORKS[options.network](), folder).live()

@@ -22,10 +22,10 @@ def test_the_digits(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^\| ([^|]+) \| ([\d.]+)% \| ([\d,]*) ?\|$", done.stdout, re.MULTILINE)
     accuracies = [float(accuracy) for _, accuracy, _ in rows]
-    folded, restored, federated, estimated, quantized, in_node = accuracies
+    folded, restored, federated, estimated, after, quantized, in_node = accuracies
     assert 80 < folded == restored < 97 < federated
     assert estimated > 97
-    assert quantized > 97
+    assert min(after, quantized) > 97
     assert abs(in_node - quantized) < 0.6  # another release of ONNX Runtime: ties
     sizes = [int(size.replace(",", "")) for *_, size in rows[:-1]]
     assert sizes[-1] < sizes[0] / 2
