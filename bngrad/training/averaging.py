@@ -171,7 +171,7 @@ def _rounding(first: Client) -> dict[str, _Mean]:
     result: dict[str, _Mean] = {}
     for key, shape, text, mean in (
         ("ranges", (2,), "2 numbers", _union),
-        ("scales", (), "a number", _mean_of_known),
+        ("scales", (), "a number", _mean_of_trained),
     ):
         tensors = quantization.get(key)
         names = set(tensors.values()) if isinstance(tensors, dict) else set[str]()
@@ -220,10 +220,10 @@ def _union(clients: Sequence[Client], name: str) -> Array:
     return np.stack([limits[:, 0].min(), limits[:, 1].max()])
 
 
-def _mean_of_known(clients: Sequence[Client], name: str) -> Array:
+def _mean_of_trained(clients: Sequence[Client], name: str) -> Array:
     """Returns the mean over the clients that have trained, where the value is not 0; 0 if none has."""
-    known = [client for client in clients if client.arrays[name] > 0]
-    return np.asarray(_mean(known, name) / sum(client.weight for client in known) if known else 0.0)
+    trained = [client for client in clients if client.arrays[name] > 0]
+    return np.asarray(_mean(trained, name) / sum(client.weight for client in trained) if trained else 0.0)
 
 
 def _merged_variance(clients: Sequence[Client], var: str, mean: str) -> Array:

@@ -39,8 +39,8 @@ def quantization_of(model: ir.Model, options: StepOptions) -> tuple[Quantization
         UnsupportedNodeError: A layer has another type than float.
     """
     if options.quantize is None:
-        given = {name: getattr(options, name) for name in ("symmetric", "learned_scales", "freeze_ranges")}
-        for name in (name for name, value in given.items() if value is not None and value is not False):
+        values = {name: getattr(options, name) for name in ("symmetric", "learned_scales", "freeze_ranges")}
+        for name in (name for name, value in values.items() if value is not None and value is not False):
             raise InputError(f"{name} is for quantize, which is not given; add --quantize (quantize=)")
         return None, []
     freeze = options.freeze_ranges
