@@ -54,9 +54,9 @@ def compared(module: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> tuple[
     """The times of a step by bngrad and by PyTorch."""
     loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(module.parameters(), lr=1e-3, momentum=0.9)
     options = {"optimizer": optimizer, "dynamic_batch": False, "check": False}
-    made = bngrad.torch.training_step(module, loss_fn, (x, labels), **options)
-    trainer = bngrad.Trainer(made, learning_rate=1e-3, threads=1)
-    feeds = dict(zip(made.info.data, (x.numpy(), labels.numpy()), strict=True))
+    training_step = bngrad.torch.training_step(module, loss_fn, (x, labels), **options)
+    trainer = bngrad.Trainer(training_step, learning_rate=1e-3, threads=1)
+    feeds = dict(zip(training_step.info.data, (x.numpy(), labels.numpy()), strict=True))
 
     def of_torch() -> None:
         optimizer.zero_grad()

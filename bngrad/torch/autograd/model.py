@@ -141,8 +141,8 @@ class Autograd:
 
     def _body(self, graph: ir.Graph, around: Mapping[str, Value]) -> Body:
         def run(inputs: Sequence[Value]) -> list[Value]:
-            given = {str(value.name): x for value, x in zip(graph.inputs, inputs, strict=True)}
-            values = {**around, **_initial(graph), **given}
+            arguments = {str(value.name): x for value, x in zip(graph.inputs, inputs, strict=True)}
+            values = {**around, **_initial(graph), **arguments}
             self._run(graph, values)
             return [values[str(value.name)] for value in graph.outputs]
 

@@ -76,7 +76,7 @@ def optional(element: Value = None, *, type: object = None) -> tuple[Value]:  # 
 
 @op("OptionalHasElement")
 def optional_has_element(element: Value = None) -> Tensor:
-    """Whether there is an element."""
+    """True if there is an element."""
     return torch.tensor(element is not None)
 
 
