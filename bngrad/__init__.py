@@ -1,4 +1,4 @@
-"""Batch-normalization training for ONNX Runtime.
+"""Training on stock ONNX Runtime.
 
 `training_step` builds the training step of a forward model: forward, backward and optimizer in one graph.
 `differentiate` builds only the training graph, and `read_training_graph` reads the roles of its inputs and

@@ -62,7 +62,7 @@ def test_each_page_has_a_description_and_a_card(site):
         assert meta["og:url"].endswith(name) or name == "index.html"
         image = meta["og:image"].removeprefix("https://bngrad.github.io/bngrad/")
         assert (site["index.html"].path.parent / image).exists()
-    assert pages["index.html"]["og:title"] == "bngrad: Batch-normalization training for ONNX Runtime"
+    assert pages["index.html"]["og:title"] == "bngrad: Training on stock ONNX Runtime"
     assert pages["guides/gpu.html"]["og:title"].endswith(" - bngrad")
 
 

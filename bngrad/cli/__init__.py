@@ -67,7 +67,7 @@ _SECTIONS = {
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Batch-normalization training for ONNX Runtime.
+    """Training on stock ONNX Runtime.
 
     `bngrad COMMAND --help` has the options and examples of a command. The documentation is at
     https://bngrad.github.io/bngrad/.

@@ -30,7 +30,7 @@ _BOOSTS = {"guides": 3.0, "explanation": 1.5, "measurements": 0.5, "contributing
 _EMPTY_HEAD = re.compile(r"<thead>\s*<tr>\s*(?:<th[^>]*></th>\s*)+</tr>\s*</thead>")
 _EMPTY_HEADING = re.compile(r"<th([^>]*)></th>")
 _LONG_CODE = re.compile(r"<code>(?=[^<]{33,}</code>)")
-"""What style.css may break into lines in the first column of a table."""
+"""Code that style.css breaks into lines in the first column of a table."""
 
 _UNNAMED_LIST = re.compile(
     r"""aria-labelledby="\w+"([^>]*>\s*<label class="md-nav__title"[^>]*>.*?</span>\s*(.*?)\s*</label>)""",

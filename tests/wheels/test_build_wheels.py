@@ -1,4 +1,4 @@
-"""What `make wheels` prints while it works."""
+"""The lines that `make wheels` prints while it works."""
 
 from __future__ import annotations
 
