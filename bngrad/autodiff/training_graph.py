@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.chosen_stops import refuse_stopped_loss
 from bngrad.autodiff.ghost_batches import refuse_ghost_batches
@@ -29,6 +28,7 @@ from bngrad.options import ForwardOptions
 from bngrad.passes.precision.mixed_precision import MINIMUM_OPSET, MixedPrecisionPass
 from bngrad.passes.precision.sixteen_bit_ops import SIXTEEN_BIT_OPS
 from bngrad.passes.quantize.round_values import round_values
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 from bngrad.passes.workarounds.sigmoid import compute_by_exp, enlarged_sigmoids
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def training_graph(
     gradients = add_gradients(result, target, find_wrt(result, names, target), seed)
     compute_by_exp(result, sigmoids)
     stops_to_identity(result)
-    RemoveUnusedNodesPass()(result)
+    remove_unused_nodes(result)
     for domain in sorted({node.domain for node in result.graph} & {MICROSOFT, DOMAIN}):
         result.opset_imports.setdefault(domain, 1)
     running = {str(old.name): str(new.name) for old, new in new_statistics(result).items()}

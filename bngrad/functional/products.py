@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.loss_and_wrt import IndependentError, is_new_statistic, reaching_values
 from bngrad.autodiff.metadata import KEY
@@ -34,6 +33,7 @@ from bngrad.opset.gradient_names import gradient_name
 from bngrad.opset.known_shapes import type_text
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 from bngrad.training.differentiate import differentiate
 from bngrad.training.losses import in_shape_of
 from bngrad.training.options import DifferentiateOptions
@@ -223,7 +223,7 @@ def _remove_outputs(model: ir.Model, names: Iterable[str]) -> None:
     kept = [value for value in outputs if value.name not in removed]
     outputs.clear()
     outputs.extend(kept)
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
 
 
 def _remove_seeds(model: ir.Model, seeds: Mapping[str, str]) -> None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed
 from bngrad.graph.node_reader import constant_of, known_integers, read_attribute
 from bngrad.graph.nodes import describe
 from bngrad.opset.known_shapes import known_shape
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 from bngrad.training.label_flow import Followed, follow, sources
 from bngrad.training.step_info import LabelRange
 
@@ -124,7 +124,7 @@ def program_of(evaluation: ir.Model, labels: Collection[ClassLabels]) -> ir.Mode
     graph = model.graph
     values = {str(value.name): value for node in graph for value in node.outputs}
     graph.outputs[:] = [values[name] for name in sorted(names)]
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
     inputs = {name for entry in labels for name in entry.range.inputs}
     graph.inputs[:] = [value for value in graph.inputs if value.name in inputs]
     model.metadata_props.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.batch_norm_modes import matching
 from bngrad.autodiff.control_flow.prepare import fold_branches
@@ -21,6 +20,7 @@ from bngrad.passes.check import check
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.old_batch_norms import TRAINING_MODE_OPSET
 from bngrad.passes.prepare.raise_opset import raise_opset
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 from bngrad.training.finalize import inlined_copy
 from bngrad.training.fold_batch_norm import fold, type_constants
 from bngrad.training.foldable_layer import NotFoldableError
@@ -163,7 +163,7 @@ def _remove_unused(model: ir.Model) -> None:
     """Removes unused nodes and initializers, also those that are inputs."""
     graph = model.graph
     defaults = [value for value in graph.inputs if value.is_initializer()]
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
     for value in defaults:
         if not value.uses() and not value.is_graph_output():
             graph.inputs.remove(value)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.autodiff.forward_info import new_buffers
 from bngrad.graph.constant_value import new_initializer
@@ -23,6 +22,7 @@ from bngrad.passes.quantize.round_values import round_values
 from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.bernoulli import BernoulliPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 from bngrad.passes.workarounds.sigmoid import SigmoidPass
 from bngrad.training.finalize import finalize, inlined_copy, running_outputs, to_inference_model
 from bngrad.training.step_info import KEY
@@ -149,7 +149,7 @@ def with_state(
     for name in info.names("weight", "running_statistic"):
         if name in values:
             _fold(graph, values[name], state[name])
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
     model.metadata_props.pop(KEY, None)
     left_out = {info.loss, *new_buffers(model)}
     outputs = [str(value.name) for value in graph.outputs if value.name not in left_out]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnx_ir.passes.common import (
     RemoveInitializersFromInputsPass,
-    RemoveUnusedNodesPass,
     RemoveUnusedOpsetsPass,
 )
 
@@ -36,6 +35,7 @@ from bngrad.passes.quantize.form import quantizable
 from bngrad.passes.quantize.round_values import round_values
 from bngrad.passes.workarounds.all_axes import AllAxesPass
 from bngrad.passes.workarounds.matrix_vector import MatrixVectorPass
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 from bngrad.training.to_inference import refuse_batch_statistics, refuse_random, to_inference
 from bngrad.training.trained_values import put_values
 
@@ -161,9 +161,9 @@ def to_inference_model(
     MatrixVectorPass()(model)
     AllAxesPass()(model)
     # Nodes that only the loss needs may be invalid in inference mode.
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
     to_inference(model, names)
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
     if not random:
         refuse_random(model)
     if not batch_statistics:

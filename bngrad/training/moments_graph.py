@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.graph.batch_norms import require_parameters
@@ -24,6 +24,7 @@ from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.imports.onnx import ImportOnnxPass
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.prepare.raise_opset import raise_opset
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -96,7 +97,7 @@ def _with_outputs(
     graph = model.graph
     graph.outputs.clear()
     graph.outputs.extend(outputs.values())
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
     for value in [value for value in graph.inputs if not value.uses()]:
         graph.inputs.remove(value)
     EmbedFunctionsPass()(model)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.arguments import is_count, require_number
 from bngrad.autodiff.forward_info import read_forward_info
@@ -26,6 +26,7 @@ from bngrad.passes.check import check, infer_and_check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 from bngrad.training.class_labels import find_class_labels
 from bngrad.training.differentiate import differentiate
 from bngrad.training.evaluation import evaluation_graph, make_state_inputs
@@ -181,7 +182,7 @@ def build_step(
     if options.layout == "flat":
         info = flatten_state(info, result, evaluation, builder.updates)
         check(evaluation, source)
-    RemoveUnusedNodesPass()(result)
+    remove_unused_nodes(result)
     EmbedFunctionsPass(options.functions)(result)
     OrderByDepthPass()(result)
     RemoveUnusedOpsetsPass(process_functions=False)(result)

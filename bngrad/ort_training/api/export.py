@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.io.files import save
 from bngrad.io.writing import check_output
 from bngrad.ort_training.errors import OrtTrainingError, OrtTrainingTypeError, as_ort_training_error
 from bngrad.passes.check import check
 from bngrad.passes.prepare.infer_types import InferTypesPass
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +57,8 @@ def export_for_inference(
                 graph.inputs.remove(value)
                 value.const_value = ir.tensor(array, name=value.name)
                 graph.initializers[str(value.name)] = value
-        ir.passes.Sequential(RemoveUnusedNodesPass(), RemoveUnusedOpsetsPass(), InferTypesPass())(model)
+        remove_unused_nodes(model)
+        ir.passes.Sequential(RemoveUnusedOpsetsPass(), InferTypesPass())(model)
         for value in [value for value in graph.inputs if not value.uses()]:
             graph.inputs.remove(value)
         check(model, source)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from bngrad.errors import ModelError
 from bngrad.graph.constant_value import constant_value, new_initializer
@@ -28,6 +27,7 @@ from bngrad.graph.nodes import owner
 from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.quantize.layers import batch_norm_after, channel_axis, is_layer, is_plain, moves_numbers
 from bngrad.passes.quantize.quantization import SMALLEST_WEIGHT_SCALE, is_unseen, require_range, require_scale
+from bngrad.passes.workarounds.present_keys import remove_unused_nodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -79,7 +79,7 @@ def deploy(model: ir.Model, quantization: Quantization) -> None:
         elif is_layer(node):
             _fold(node, names)
     _separate_weights(graph, names)
-    RemoveUnusedNodesPass()(model)
+    remove_unused_nodes(model)
 
 
 def _array(value: ir.Value) -> Array:
