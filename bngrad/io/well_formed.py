@@ -17,7 +17,7 @@ from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.io.tensor_problems import data_problems, invalid_texts
 
 # Both register schemas with onnx, so that their ops are checked too.
-from bngrad.opset import conv_grad, group_updates, ort_dialect, overloaded, schemas  # noqa: F401
+from bngrad.opset import conv_grad, depthwise, group_updates, ort_dialect, overloaded, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.opset.schemas import signature
@@ -103,7 +103,8 @@ def _domain_problems(model: ir.Model) -> Iterator[str]:
         if conv_grad.CHANNELS_LAST not in function.attributes:
             attributes = [attribute for attribute in attributes if attribute != conv_grad.CHANNELS_LAST]
         # A call of an overload omits the same outputs at the end.
-        outputs = list(outputs)[: len(function.outputs)] if overload else outputs
+        same_op = overload or name in depthwise.GRADS
+        outputs = list(outputs)[: len(function.outputs)] if same_op else outputs
         got = len(function.inputs), len(function.outputs), sorted(function.attributes)
         if name in group_updates.SIGNATURES:  # its last input and output are any number of tensors
             got = min(got[0], len(inputs)), min(got[1], len(outputs)), got[2]
@@ -122,6 +123,8 @@ def _signature(name: str, overload: str) -> tuple[Collection[str], ...] | None:
     """The inputs, outputs and attributes of the op that a function defines; None if there is no such op."""
     if name in overloaded.SIGNATURES and overload:
         return overloaded.SIGNATURES[name]
+    if name in depthwise.SIGNATURES and not overload:
+        return depthwise.SIGNATURES[name]
     return signature(name) if name in FUNCTIONS and not overload else None
 
 

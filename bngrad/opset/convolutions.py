@@ -12,7 +12,7 @@ from bngrad.opset.domain import DOMAIN, VERSION
 from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MIN_IR_VERSION = 10
 """The oldest ONNX IR version with overloads, by which nodes of these ops name their functions."""
@@ -37,6 +37,7 @@ def schema_of(
     *,
     optional_outputs: bool = False,
     defaults: Mapping[str, int] = MappingProxyType({}),
+    types: Sequence[str] = FLOAT_TYPES,
 ) -> OpSchema:
     """Returns the schema of an op, without inference of types.
 
@@ -46,9 +47,10 @@ def schema_of(
         signature: The documentation of the inputs, outputs and attributes, by name.
         optional_outputs: Whether a node may leave out any output.
         defaults: The attributes that a node may leave out, and their values then.
+        types: The types of its tensors.
     """
     inputs, outputs, attributes = signature
-    options, types = OpSchema.FormalParameterOption, OpSchema.AttrType
+    options, kinds = OpSchema.FormalParameterOption, OpSchema.AttrType
     option = options.Optional if optional_outputs else options.Single
 
     def parameters(
@@ -63,11 +65,11 @@ def schema_of(
         doc=doc,
         inputs=parameters(inputs, options.Single),
         outputs=parameters(outputs, option),
-        type_constraints=[("T", FLOAT_TYPES, "Type of all tensors")],
+        type_constraints=[("T", types, "Type of all tensors")],
         attributes=[
             OpSchema.Attribute(value, helper.make_attribute(value, defaults[value]), text)
             if value in defaults
-            else OpSchema.Attribute(value, types.INT if value in INTEGERS else types.INTS, text, required=True)
+            else OpSchema.Attribute(value, kinds.INT if value in INTEGERS else kinds.INTS, text, required=True)
             for value, text in attributes.items()
         ],
     )

@@ -38,6 +38,7 @@ from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPa
 from bngrad.passes.imports.tensorflow.gradients import ImportTensorflowGradientsPass
 from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.conv_grad_op import ConvGradOpPass
+from bngrad.passes.lower.depthwise_op import DepthwiseOpPass
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.optimize.chain_sums import ChainSumsPass
 from bngrad.passes.optimize.channels_last import ChannelsLastPass
@@ -258,6 +259,8 @@ def for_target(
         warn(["memory 'lean' keeps as much as 'full': the model has no value that is cheap to compute again"])
     result = _run(
         result,
+        # After the passes that look for Conv. Not for a GPU, which has kernels of Conv.
+        *([DepthwiseOpPass()] if functions and not (conv_grad or channels_last) and target == "stock" else []),
         *([LowerTrainingPass(for_training_build=target == "training", ordered=memory == "lean")] if lower else []),
         KeepDropoutPass(),
         BernoulliPass(),

@@ -11,11 +11,18 @@ from pathlib import Path
 
 import onnx
 
+from bngrad.opset import depthwise, overloaded
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
-from bngrad.opset.overloaded import SIGNATURES
 from bngrad.opset.quantities import ATTRIBUTES, QUANTITIES
 from bngrad.opset.schemas import schema, signature
 from tables import rows_of, with_tables
+
+SIGNATURES = {
+    depthwise.CONV: depthwise.CONV_SIGNATURE,
+    depthwise.GRAD: depthwise.GRAD_SIGNATURE,
+    **overloaded.SIGNATURES,
+}
+"""The ops apart from `FUNCTIONS`; the names of DepthwiseConvGrad are one op."""
 
 PAGE = Path(__file__).parents[1] / "reference" / "ops.md"
 
@@ -42,7 +49,8 @@ def _overview(name: str) -> list[str]:
 def quantities(name: str) -> list[list[str]]:
     """Returns a row for each input, output and attribute of an op, in the order of its function."""
     if name in SIGNATURES:
-        op = onnx.defs.get_schema(name, VERSION, DOMAIN)
+        registered = depthwise.GRADS[0] if name == depthwise.GRAD else name
+        op = onnx.defs.get_schema(registered, VERSION, DOMAIN)
         types = {value.name: _plain(value.type_str) for value in (*op.inputs, *op.outputs)}
         types |= {value.name: value.type.name.lower() for value in op.attributes.values()}
         return [

@@ -88,6 +88,42 @@ constexpr int kAdamInputs = 4, kAdamOutputs = 3, kAdamCoefficients = 9;
 using AdamFunction = void (*)(int64_t count, const void* const* inputs, const void* coefficients,
                               void* const* outputs);
 
+// Depthwise convolutions (core/depthwise.hpp), a plane of one image and channel at a time. A step over rows
+// or columns becomes contiguous by its phases: row y, column x of a plane, with y + row_begin = i*row_step +
+// p and x + column_begin = j*column_step + q, is at
+//   p*row_phase + i*row_stride + q*column_phase + j
+// Phases from row_phases or column_phases on are left out. Lengths and strides in elements.
+struct PhaseLayout {
+  int64_t rows, columns;  // of the plane
+  int64_t row_begin, column_begin;
+  int64_t row_step, column_step;
+  int64_t row_phases, column_phases;
+  int64_t row_phase, column_phase;
+  int64_t row_stride;
+};
+
+// From a plane to its phases, and back. After the phases, and after each of them, kLanes elements may be
+// written or read.
+using SplitFunction = void (*)(const PhaseLayout&, const void* plane, void* phases);
+using MergeFunction = void (*)(const PhaseLayout&, const void* phases, void* plane);
+
+// Element (row, i) of the data is at row*in_stride + i, and that of the result at row*out_stride + i. It
+// meets the data at offsets[k] of that. Up to kLanes elements after the data that it meets may be read.
+struct Correlation {
+  int64_t rows, columns;  // of the result
+  int64_t in_stride, out_stride;
+  int64_t elements;  // of the kernel
+  const int64_t* offsets;
+  const void* weights;  // of each element
+  const void* bias;     // or null
+};
+
+// result = bias + sum over k of weights[k]*data, in the order of k.
+using CorrelateFunction = void (*)(const Correlation&, const void* data, void* result);
+// Adds gradient*data, by 16 lanes, to those at lanes + k*kLanes.
+using CorrelateWeightsFunction = void (*)(const Correlation&, const void* data, const void* gradient,
+                                          double* lanes);
+
 struct TypeKernels {
   // True if D is X: of each sum before one of products with D, the caller subtracts `center` times as much
   // from the latter.
@@ -98,7 +134,12 @@ struct TypeKernels {
   MapFunction map_columns[kMapKinds];
   SumAndMapFunction sum_and_map_rows[kMapKinds];
   SumAndMapFunction sum_and_map_columns[kMapKinds];
-  AdamFunction adam_update;  // null for 16 bits
+  // Null for 16 bits:
+  AdamFunction adam_update;
+  SplitFunction split_phases;
+  MergeFunction merge_phases;
+  CorrelateFunction correlate;
+  CorrelateWeightsFunction correlate_weights;
 };
 
 struct KernelTable {

@@ -13,7 +13,9 @@
 //   IfPositive(z, v)     v where z > 0, else 0 (as for a NaN of z)
 //   ZeroTail(v, count)   v with the other lanes made zero, whatever they held
 //   Blend(a, b, FirstN)  the first n lanes of a, the others of b
-//   Prefetch<1>(p, i)    16 elements from p[i] on that will be read soon, to the nearest cache; <2>: to the
+//   Deinterleave(low, high, &even, &odd)   every second of 32 elements, and the others; Interleave: the
+//   reverse Prefetch<1>(p, i)    16 elements from p[i] on that will be read soon, to the nearest cache; <2>:
+//   to the
 //                        second level; i may lie past the array
 //   Stream(p, v)         a store past the cache, p aligned to 16 elements or a cache line, the smaller
 //   Fence()              when all such stores of a call are done
@@ -38,6 +40,7 @@
 #include "fused_sum_map-inl.h"
 // Apart from batch norms.
 #include "adam-inl.h"
+#include "depthwise-inl.h"
 
 // For float only: each type takes as long to compile.
 template <class Sum, class Map, class T>
@@ -52,8 +55,31 @@ constexpr SumAndMapFunction FusedColumns() {
 }
 
 template <class T>
+constexpr bool kWide = sizeof(T) >= sizeof(float);
+
+template <class T>
 constexpr AdamFunction Adam() {
-  if constexpr (sizeof(T) >= sizeof(float)) return AdamUpdate<T>;
+  if constexpr (kWide<T>) return AdamUpdate<T>;
+  return nullptr;
+}
+template <class T>
+constexpr SplitFunction Split() {
+  if constexpr (kWide<T>) return SplitPhases<T>;
+  return nullptr;
+}
+template <class T>
+constexpr MergeFunction Merge() {
+  if constexpr (kWide<T>) return MergePhases<T>;
+  return nullptr;
+}
+template <class T>
+constexpr CorrelateFunction CorrelateOf() {
+  if constexpr (kWide<T>) return Correlate<T>;
+  return nullptr;
+}
+template <class T>
+constexpr CorrelateWeightsFunction CorrelateWeightsOf() {
+  if constexpr (kWide<T>) return CorrelateWeights<T>;
   return nullptr;
 }
 
@@ -81,5 +107,9 @@ constexpr TypeKernels MakeTypeKernels() {
            nullptr, nullptr},
           {nullptr, nullptr, FusedColumns<Grad, DxFrozen, T>(), nullptr,
            FusedColumns<ReluGrad, ReluDxFrozen, T>(), nullptr, nullptr},
-          Adam<T>()};
+          Adam<T>(),
+          Split<T>(),
+          Merge<T>(),
+          CorrelateOf<T>(),
+          CorrelateWeightsOf<T>()};
 }

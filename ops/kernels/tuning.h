@@ -60,6 +60,14 @@ constexpr int64_t kMapRows = 2;
 // AdamUpdate (core/adam.cc): elements of a task. Non-temporal stores were measured to gain nothing.
 constexpr int64_t kAdamTaskElements = 1 << 14;
 
+// Depthwise convolutions (core/depthwise.cc): tasks for each thread, enough to balance them. Each has scratch
+// memory.
+constexpr int64_t kTasksPerThread = 4;
+
+// Rows of a plane that are computed together, and kernel elements whose gradients are: they share loads.
+constexpr int kRowsTogether = 4;
+constexpr int kElementsTogether = 4;
+
 // The partition (core/partition.cc).
 
 // With less work than this, in elements, waking other threads does not pay off. In the rows family a channel

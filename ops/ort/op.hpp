@@ -157,7 +157,8 @@ struct OpDefinition {
   size_t x;                   // the input whose shape all data have, which is called X above
   bool first_output_is_data;  // if not, the shape of output 0 is unknown before a run
   NodeMaker node;
-  bool variadic = false;  // the last input and the last output are any number of tensors of one type
+  bool variadic = false;   // the last input and the last output are any number of tensors of one type
+  bool host_only = false;  // not registered for sessions on a GPU, which inline the function of the model
   size_t single_inputs() const { return inputs.size() - (variadic ? 1 : 0); }
 };
 
@@ -188,6 +189,8 @@ OpDefinition SgdGroupUpdateDefinition();
 OpDefinition AdamGroupUpdateDefinition();
 OpDefinition ConvGradDefinition();
 OpDefinition ConvChannelsLastDefinition();
+OpDefinition DepthwiseConvDefinition();
+std::vector<OpDefinition> DepthwiseConvGradDefinitions();
 
 // An op for one combination of types, as registered with ONNX Runtime. Must outlive every session that uses
 // it.

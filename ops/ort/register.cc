@@ -5,6 +5,7 @@
 #include <cstring>
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bngrad.h"
@@ -44,11 +45,37 @@ std::vector<Types> TypesOf(const OpDefinition& op) {
   return all;
 }
 
+std::vector<OpDefinition> Definitions() {
+  std::vector<OpDefinition> all = {GradDefinition(),
+                                   ReluGradDefinition(),
+                                   GradGradDefinition(),
+                                   TrainingDefinition(),
+                                   StatisticsDefinition(),
+                                   MomentsDefinition(),
+                                   MergeMomentsDefinition(),
+                                   ApplyDefinition(),
+                                   GradSumsDefinition(),
+                                   ReluGradSumsDefinition(),
+                                   GradApplyDefinition(),
+                                   ReluGradApplyDefinition(),
+                                   AllGatherDefinition(),
+                                   AllReduceDefinition(),
+                                   AdamUpdateDefinition(),
+                                   SgdGroupUpdateDefinition(),
+                                   AdamGroupUpdateDefinition(),
+                                   ConvGradDefinition(),
+                                   ConvChannelsLastDefinition(),
+                                   DepthwiseConvDefinition()};
+  for (OpDefinition& definition : DepthwiseConvGradDefinitions()) all.push_back(std::move(definition));
+  return all;
+}
+
 // The domain with its ops: one op per combination of types, all with the same name, since ONNX Runtime 1.19
 // does not support several inputs of undefined type. The op of a GPU has the same name and types.
 //
 // An op that has a kernel for a GPU only is left out of sessions on the CPU: ONNX Runtime inlines a function
-// of the model only where nothing is registered under its name, for any provider.
+// of the model only where nothing is registered under its name, for any provider. An op with a kernel for the
+// CPU only whose data would be copied to it and back is left out of sessions on a GPU.
 struct Registration {
   struct Release {
     const OrtApi* api;
@@ -58,25 +85,7 @@ struct Registration {
   const OrtApi* const api;
   const bool for_device;
   const Registration* next = nullptr;
-  const OpDefinition definitions[19] = {GradDefinition(),
-                                        ReluGradDefinition(),
-                                        GradGradDefinition(),
-                                        TrainingDefinition(),
-                                        StatisticsDefinition(),
-                                        MomentsDefinition(),
-                                        MergeMomentsDefinition(),
-                                        ApplyDefinition(),
-                                        GradSumsDefinition(),
-                                        ReluGradSumsDefinition(),
-                                        GradApplyDefinition(),
-                                        ReluGradApplyDefinition(),
-                                        AllGatherDefinition(),
-                                        AllReduceDefinition(),
-                                        AdamUpdateDefinition(),
-                                        SgdGroupUpdateDefinition(),
-                                        AdamGroupUpdateDefinition(),
-                                        ConvGradDefinition(),
-                                        ConvChannelsLastDefinition()};
+  const std::vector<OpDefinition> definitions = Definitions();
   std::list<CustomOp> ops;
   std::unique_ptr<OrtCustomOpDomain, Release> domain;
 
@@ -87,7 +96,7 @@ struct Registration {
     Check(api, ort::CreateCustomOpDomain(api, "bngrad", &created));
     domain.reset(created);
     for (const OpDefinition& definition : definitions) {
-      if (!definition.node.has_host && !for_device) continue;
+      if (for_device ? definition.host_only : !definition.node.has_host) continue;
       for (const Types& types : TypesOf(definition)) {
         const bool on_cuda = cuda::HasKernels() && device_api != nullptr && definition.node.has_device;
         if (on_cuda) Add({api, shape_api, device_api, definition, types});

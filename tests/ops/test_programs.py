@@ -22,7 +22,7 @@ from cmake_build import SOURCES, cmake
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="the names are those of Linux")
 
-PROGRAMS = ("c_caller", "pool_test", "float_mode_test", "partition_test", "cuda_scratch_test")
+PROGRAMS = ("c_caller", "depthwise_test", "pool_test", "float_mode_test", "partition_test", "cuda_scratch_test")
 """Test programs without arguments, which exit with 0 on success."""
 
 
@@ -82,7 +82,7 @@ def test_kernels_call_nothing_for_a_few_elements(build):
         name = rf"bngrad::{isa}::\(anonymous namespace\)::(\w+)<"
         lines = run("nm", "--demangle", "--defined-only", o).splitlines()
         functions = {re.search(name, line)[1] for line in lines if line.split()[1] == "t"}
-        whole = r"AdamUpdate|"
+        whole = r"AdamUpdate|Correlate(Weights)?|MergePhases|SplitPhases|"
         whole += r"(Map|Sum|SumAndMap)((Short|Long)?Rows|Columns|Strips)(By|BackTo|(Of|As)(Rows|Columns))?"
         assert [f for f in functions if not re.fullmatch(whole, f)] == []
         assert "SumRows" in functions
@@ -131,6 +131,10 @@ def test_crash_handler_arguments(build, arguments, code, said):
     done = subprocess.run([build / "tests" / "fault", *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (code, said)
     assert done.stderr in ("", ("long " * 2000)[:4095] + " (SIGABRT)\n")
+
+
+def test_depthwise_convolutions(build):
+    assert run(build / "tests" / "depthwise_test", "100") == "100 shapes, 0 failures\n"
 
 
 def test_pool(build):

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from bngrad.graph.node_reader import dtype_of, static_shape
-from bngrad.graph.nodes import all_nodes, is_read
+from bngrad.graph.nodes import all_nodes, is_read, known_rank
 from bngrad.graph.overloads import function_of, refuse_old_runtimes
 from bngrad.opset.conv_grad import CHANNELS_LAST, INPUTS, LAID_OUT, NAME, OUTPUTS, REQUIRED
 from bngrad.opset.convolutions import MIN_IR_VERSION
@@ -23,9 +23,9 @@ from bngrad.opset.domain import DOMAIN
 from bngrad.opset.known_shapes import known_shape
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.passes.base import Context, RewritePass
-from bngrad.passes.lower.convolution import kernel_of
 from bngrad.passes.lower.geometry import declared_pads, windows_of
 from bngrad.passes.lower.lower_training import OPSET, LowerTrainingPass
+from bngrad.passes.lower.shapes import spatial_sizes
 from bngrad.passes.lower.site import Site
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class ConvGradOpPass(RewritePass):
         _, x, w = node.inputs
         if w is None or w.dtype is None or static_shape(w) is None or not any(map(is_read, node.outputs)):
             return False
-        mode, sizes = node.attributes.get("auto_pad"), known_shape(x)
-        fixed = sizes is not None and all(isinstance(size, int) for size in sizes[2:])
-        return fixed or mode is None or mode.value in _RESOLVED
+        return has_fixed_pads(node, x)
 
     def refusal(self, node: ir.Node) -> str | None:
         """Returns the reason why a node cannot be lowered; None if it can."""
@@ -75,7 +73,7 @@ class ConvGradOpPass(RewritePass):
     def rewrite(self, node: ir.Node, context: Context) -> None:
         """Replaces a node by a call of the function for its attributes and shapes."""
         site = Site(node, context)
-        attributes = _attributes(site)
+        attributes = attributes_of(site, site.x(1), site.x(0), site.x(2))
         words = [name if site.has_output(index) else "" for index, name in enumerate(OUTPUTS)]
         words = words[: max(index for index, word in enumerate(words, 1) if word)]
         inputs = [site.x(index) for index in range(len(INPUTS))]
@@ -83,7 +81,7 @@ class ConvGradOpPass(RewritePass):
         if form not in self._overloads:
             functions = context.model.functions
             overload = _free_overload(functions)
-            definition = _definition(node, attributes, words, context.opset)
+            definition = definition_of(node, attributes, words, context.opset)
             functions[DOMAIN, NAME, overload] = function_of(NAME, overload, definition, REQUIRED)
             self._overloads[form] = overload
         values = site.outputs_of(NAME, *inputs, outputs=words, domain=DOMAIN, **attributes)
@@ -135,7 +133,7 @@ def _channels_last_function(function: ir.Function, overload: str, rank: int) -> 
         result.insert_before(result[0], node)
     for index, (name, inner) in enumerate(zip(LAID_OUT, tuple(result.outputs), strict=False)):
         producer = inner.producer()
-        assert producer is not None, "an input is no output of a function of `_definition`"  # noqa: S101
+        assert producer is not None, "an input is no output of a function of `definition_of`"  # noqa: S101
         if producer.op_type == "Constant":  # an output that the node omits
             continue
         inner.name = f"{name}_channels_first"
@@ -160,10 +158,30 @@ def _free_overload(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> st
     return next(name for name in map(str, count(1)) if (DOMAIN, NAME, name) not in functions)
 
 
-def _attributes(site: Site) -> dict[str, Any]:
-    """The attributes of the op, with auto_pad resolved."""
-    kernel = kernel_of(site)
-    windows = windows_of(site, site.x(1), site.x(0), kernel)
+def has_fixed_pads(node: ir.Node, x: ir.Value | None) -> bool:
+    """Returns whether the padding of a convolution is known.
+
+    Args:
+        node: A node with the attributes of Conv.
+        x: The data.
+    """
+    mode, sizes = node.attributes.get("auto_pad"), known_shape(x)
+    fixed = sizes is not None and all(isinstance(size, int) for size in sizes[2:])
+    return fixed or mode is None or mode.value in _RESOLVED
+
+
+def attributes_of(site: Site, x: ir.Value, y: ir.Value, w: ir.Value) -> dict[str, Any]:
+    """Returns the attributes of the op, with auto_pad resolved.
+
+    Args:
+        site: A node with the attributes of Conv.
+        x: The data.
+        y: The result, or its gradient.
+        w: The weights.
+    """
+    declared = tuple(site.attribute("kernel_shape", ()))
+    kernel = declared or spatial_sizes(w, (known_rank([x, y, w]) or 2) - 2)
+    windows = windows_of(site, x, y, kernel)
     begin, end = zip(*declared_pads(site, windows.rank), strict=True)
     return {
         "dilations": windows.dilation,
@@ -174,8 +192,15 @@ def _attributes(site: Site) -> dict[str, Any]:
     }
 
 
-def _definition(node: ir.Node, attributes: Mapping[str, Any], words: Sequence[str], opset: int) -> ir.Graph:
-    """The nodes that `LowerTrainingPass` writes for a node; an output that the node omits is an empty tensor."""
+def definition_of(node: ir.Node, attributes: Mapping[str, Any], words: Sequence[str], opset: int) -> ir.Graph:
+    """Returns the nodes that `LowerTrainingPass` writes for a ConvGrad.
+
+    Args:
+        node: The ConvGrad.
+        attributes: Its attributes, see `attributes_of`.
+        words: Its outputs; one that the node omits is an empty string, and an empty tensor of the result.
+        opset: The ai.onnx opset.
+    """
     inputs = [_named(value, name) for name, value in zip(INPUTS, node.inputs, strict=True)]
     original = ir.node(NAME, inputs, attributes, domain=MICROSOFT, num_outputs=len(words), name=NAME)
     for value, word, old in zip(original.outputs, words, node.outputs, strict=False):

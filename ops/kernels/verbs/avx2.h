@@ -179,6 +179,44 @@ BNGRAD_INLINE F64x16 Blend(const F64x16& a, const F64x16& b, FirstN n) {
   return r;
 }
 
+// Exchanges the middle quarters: shuffling and unpacking work on the halves of a register alone.
+BNGRAD_INLINE __m256 InOrder(__m256 a) {
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(a), _MM_SHUFFLE(3, 1, 2, 0)));
+}
+BNGRAD_INLINE __m256d InOrder(__m256d a) { return _mm256_permute4x64_pd(a, _MM_SHUFFLE(3, 1, 2, 0)); }
+BNGRAD_INLINE void Deinterleave(const F32x16& low, const F32x16& high, F32x16& even, F32x16& odd) {
+  const F32x16* const from[2] = {&low, &high};
+  for (int k = 0; k < 2; ++k) {
+    const __m256 a = from[k]->v[0], b = from[k]->v[1];
+    even.v[k] = InOrder(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0)));
+    odd.v[k] = InOrder(_mm256_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1)));
+  }
+}
+BNGRAD_INLINE void Interleave(const F32x16& even, const F32x16& odd, F32x16& low, F32x16& high) {
+  F32x16* const to[2] = {&low, &high};
+  for (int k = 0; k < 2; ++k) {
+    const __m256 a = InOrder(even.v[k]), b = InOrder(odd.v[k]);
+    to[k]->v[0] = _mm256_unpacklo_ps(a, b);
+    to[k]->v[1] = _mm256_unpackhi_ps(a, b);
+  }
+}
+BNGRAD_INLINE void Deinterleave(const F64x16& low, const F64x16& high, F64x16& even, F64x16& odd) {
+  const F64x16* const from[2] = {&low, &high};
+  for (int k = 0; k < 4; ++k) {
+    const __m256d a = from[k / 2]->v[k % 2 * 2], b = from[k / 2]->v[k % 2 * 2 + 1];
+    even.v[k] = InOrder(_mm256_unpacklo_pd(a, b));
+    odd.v[k] = InOrder(_mm256_unpackhi_pd(a, b));
+  }
+}
+BNGRAD_INLINE void Interleave(const F64x16& even, const F64x16& odd, F64x16& low, F64x16& high) {
+  F64x16* const to[2] = {&low, &high};
+  for (int k = 0; k < 4; ++k) {
+    const __m256d a = InOrder(even.v[k]), b = InOrder(odd.v[k]);
+    to[k / 2]->v[k % 2 * 2] = _mm256_unpacklo_pd(a, b);
+    to[k / 2]->v[k % 2 * 2 + 1] = _mm256_unpackhi_pd(a, b);
+  }
+}
+
 BNGRAD_INLINE __m256d SumOfQuarters(const F64x16& a) {
   return _mm256_add_pd(_mm256_add_pd(a.v[0], a.v[2]), _mm256_add_pd(a.v[1], a.v[3]));
 }

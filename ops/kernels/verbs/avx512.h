@@ -104,6 +104,37 @@ BNGRAD_INLINE F64x16 Blend(const F64x16& a, const F64x16& b, FirstN n) {
   return {{_mm512_mask_mov_pd(b.v[0], LowMask(n), a.v[0]), _mm512_mask_mov_pd(b.v[1], HighMask(n), a.v[1])}};
 }
 
+// Lane i of the pair of registers, of which the second has lanes 16 (8) to 31 (15).
+BNGRAD_INLINE F32x16 Permuted(F32x16 low, F32x16 high, __m512i lanes) {
+  return {_mm512_permutex2var_ps(low.v, lanes, high.v)};
+}
+BNGRAD_INLINE void Deinterleave(F32x16 low, F32x16 high, F32x16& even, F32x16& odd) {
+  const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  even = Permuted(low, high, evens);
+  odd = Permuted(low, high, _mm512_add_epi32(evens, _mm512_set1_epi32(1)));
+}
+BNGRAD_INLINE void Interleave(F32x16 even, F32x16 odd, F32x16& low, F32x16& high) {
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  low = Permuted(even, odd, first);
+  high = Permuted(even, odd, _mm512_add_epi32(first, _mm512_set1_epi32(8)));
+}
+BNGRAD_INLINE void Deinterleave(const F64x16& low, const F64x16& high, F64x16& even, F64x16& odd) {
+  const __m512i evens = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+  const __m512i odds = _mm512_add_epi64(evens, _mm512_set1_epi64(1));
+  even = {{_mm512_permutex2var_pd(low.v[0], evens, low.v[1]),
+           _mm512_permutex2var_pd(high.v[0], evens, high.v[1])}};
+  odd = {
+      {_mm512_permutex2var_pd(low.v[0], odds, low.v[1]), _mm512_permutex2var_pd(high.v[0], odds, high.v[1])}};
+}
+BNGRAD_INLINE void Interleave(const F64x16& even, const F64x16& odd, F64x16& low, F64x16& high) {
+  const __m512i first = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
+  const __m512i second = _mm512_add_epi64(first, _mm512_set1_epi64(4));
+  low = {{_mm512_permutex2var_pd(even.v[0], first, odd.v[0]),
+          _mm512_permutex2var_pd(even.v[0], second, odd.v[0])}};
+  high = {{_mm512_permutex2var_pd(even.v[1], first, odd.v[1]),
+           _mm512_permutex2var_pd(even.v[1], second, odd.v[1])}};
+}
+
 BNGRAD_INLINE __m256d SumOfQuarters(const F64x16& a) {
   const __m512d of8 = _mm512_add_pd(a.v[0], a.v[1]);
   return _mm256_add_pd(_mm512_castpd512_pd256(of8), _mm512_extractf64x4_pd(of8, 1));

@@ -228,6 +228,35 @@ BNGRAD_INLINE F64x16 Blend(const F64x16& a, F64x16 b, FirstN first) {
   return b;
 }
 
+BNGRAD_INLINE void Deinterleave(const F32x16& low, const F32x16& high, F32x16& even, F32x16& odd) {
+  for (int k = 0; k < 4; ++k) {
+    const F32x16& from = k < 2 ? low : high;
+    even.v[k] = vuzp1q_f32(from.v[k % 2 * 2], from.v[k % 2 * 2 + 1]);
+    odd.v[k] = vuzp2q_f32(from.v[k % 2 * 2], from.v[k % 2 * 2 + 1]);
+  }
+}
+BNGRAD_INLINE void Interleave(const F32x16& even, const F32x16& odd, F32x16& low, F32x16& high) {
+  for (int k = 0; k < 4; ++k) {
+    F32x16& to = k < 2 ? low : high;
+    to.v[k % 2 * 2] = vzip1q_f32(even.v[k], odd.v[k]);
+    to.v[k % 2 * 2 + 1] = vzip2q_f32(even.v[k], odd.v[k]);
+  }
+}
+BNGRAD_INLINE void Deinterleave(const F64x16& low, const F64x16& high, F64x16& even, F64x16& odd) {
+  for (int k = 0; k < 8; ++k) {
+    const F64x16& from = k < 4 ? low : high;
+    even.v[k] = vuzp1q_f64(from.v[k % 4 * 2], from.v[k % 4 * 2 + 1]);
+    odd.v[k] = vuzp2q_f64(from.v[k % 4 * 2], from.v[k % 4 * 2 + 1]);
+  }
+}
+BNGRAD_INLINE void Interleave(const F64x16& even, const F64x16& odd, F64x16& low, F64x16& high) {
+  for (int k = 0; k < 8; ++k) {
+    F64x16& to = k < 4 ? low : high;
+    to.v[k % 4 * 2] = vzip1q_f64(even.v[k], odd.v[k]);
+    to.v[k % 4 * 2 + 1] = vzip2q_f64(even.v[k], odd.v[k]);
+  }
+}
+
 BNGRAD_INLINE double SumOfLanes(F64x16 a) {
   for (int half = 4; half > 0; half /= 2) {
     for (int k = 0; k < half; ++k) a.v[k] = vaddq_f64(a.v[k], a.v[k + half]);

@@ -113,6 +113,23 @@ BNGRAD_INLINE V Blend(const V& a, V b, FirstN first) {
   return b;
 }
 
+template <class V>
+BNGRAD_INLINE void Deinterleave(const V& low, const V& high, V& even, V& odd) {
+  for (int i = 0; i < kLanes; ++i) {
+    const V& from = i < kLanes / 2 ? low : high;
+    even.v[i] = from.v[2 * i % kLanes];
+    odd.v[i] = from.v[2 * i % kLanes + 1];
+  }
+}
+template <class V>
+BNGRAD_INLINE void Interleave(const V& even, const V& odd, V& low, V& high) {
+  for (int i = 0; i < kLanes; ++i) {
+    V& to = i < kLanes / 2 ? low : high;
+    to.v[2 * i % kLanes] = even.v[i];
+    to.v[2 * i % kLanes + 1] = odd.v[i];
+  }
+}
+
 BNGRAD_INLINE double SumOfLanes(F64x16 a) {
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     for (int64_t i = 0; i < half; ++i) a.v[i] += a.v[i + half];

@@ -1,0 +1,121 @@
+"""The ops DepthwiseConv and DepthwiseConvGrad of ``bngrad``: Conv with a group for each channel of its data.
+
+The nodes that compute the gradients fastest depend on shapes and attributes, and an op has one function in ONNX
+Runtime below 1.27, which does not tell overloads apart. So DepthwiseConvGrad has several names, of which a model
+takes one for each function. Importing this module registers the schemas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx_ir as ir
+
+from bngrad.opset import onnx_registry
+from bngrad.opset.conv_channels_last import output_sizes
+from bngrad.opset.convolutions import ATTRIBUTES, INTEGERS, schema_of
+from bngrad.opset.quantities import FLOAT_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from onnx.defs import OpSchema
+
+CONV = "DepthwiseConv"
+GRAD = "DepthwiseConvGrad"
+GRADS = tuple(f"{GRAD}_{number}" for number in range(1, 33))
+"""The names of DepthwiseConvGrad."""
+
+TYPES = FLOAT_TYPES[:2]
+"""Float and double."""
+
+SPATIAL_RANKS = (1, 2)
+"""The numbers of spatial dimensions."""
+
+_DATA = "Data, [N, C, size] or [N, C, height, width], with C = group"
+_WEIGHTS = "Weights, [M, 1, *kernel], with M a multiple of C"
+
+CONV_SIGNATURE = (
+    {"X": _DATA, "W": _WEIGHTS},
+    {"Y": "Convolution of X with W, of the shape of Conv's"},
+    ATTRIBUTES,
+)
+GRAD_SIGNATURE = (
+    {"dY": "Gradient with respect to Y", "X": _DATA, "W": _WEIGHTS},
+    {"dX": "Gradient with respect to X", "dW": "Gradient with respect to W"},
+    ATTRIBUTES,
+)
+SIGNATURES: dict[str, tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]] = {
+    CONV: CONV_SIGNATURE,
+    **dict.fromkeys(GRADS, GRAD_SIGNATURE),
+}
+"""The documentation of the inputs, outputs and attributes of each, by the name of the op."""
+
+
+def schemas() -> list[OpSchema]:
+    """Returns the schemas of the ops."""
+    conv = schema_of(CONV, "Conv without a bias, with a group for each channel of X.", CONV_SIGNATURE, types=TYPES)
+    conv.set_type_and_shape_inference_function(_infer_conv)
+    result = [conv]
+    for name in GRADS:
+        doc = "The gradients of DepthwiseConv. A node may omit any of them."
+        grad = schema_of(name, doc, GRAD_SIGNATURE, optional_outputs=True, types=TYPES)
+        grad.set_type_and_shape_inference_function(_infer_grad)
+        result.append(grad)
+    return result
+
+
+def conv_function(opset: int) -> ir.Graph:
+    """Returns the nodes of the function of DepthwiseConv: a Conv.
+
+    Args:
+        opset: The ai.onnx opset of the model.
+    """
+    inputs = [ir.Value(name=name) for name in CONV_SIGNATURE[0]]
+    int_, ints = ir.AttributeType.INT, ir.AttributeType.INTS
+    references = {name: ir.RefAttr(name, name, int_ if name in INTEGERS else ints) for name in ATTRIBUTES}
+    node = ir.node("Conv", inputs, references, name="Y")
+    node.outputs[0].name = "Y"
+    return ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": opset}, name=CONV)
+
+
+def _infer_conv(context: onnx.shape_inference.InferenceContext) -> None:
+    """Infers the type of Y from X, with N of X, M of W, and the spatial dimensions by the attributes."""
+    lists = {name: list(context.get_attribute(name).ints) for name in ATTRIBUTES if name not in INTEGERS}
+    rank = len(lists["kernel_shape"])
+    for name, values in lists.items():
+        if len(values) != rank * (2 if name == "pads" else 1) or (name == "strides" and 0 in values):
+            message = f"{name} is {values}, which does not fit a kernel of {rank} dimensions"
+            raise onnx.shape_inference.InferenceError(message)
+    x, w = context.get_input_type(0), context.get_input_type(1)
+    if x is None:
+        return
+    result = onnx.TypeProto()
+    result.tensor_type.elem_type = x.tensor_type.elem_type
+    if x.tensor_type.HasField("shape") and w is not None and w.tensor_type.HasField("shape"):
+        shapes = {"X": x.tensor_type.shape.dim, "W": w.tensor_type.shape.dim}
+        for name, shape in shapes.items():
+            if len(shape) != 2 + rank:
+                message = f"{name} has {len(shape)} dimensions; expected {2 + rank}, for a kernel of {rank}"
+                raise onnx.shape_inference.InferenceError(message)
+        dims = result.tensor_type.shape.dim
+        dims.add().CopyFrom(shapes["X"][0])
+        dims.add().CopyFrom(shapes["W"][0])
+        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in shapes["X"][2:]]
+        for size in output_sizes(sizes, lists):
+            dim = dims.add()
+            if size is not None:
+                dim.dim_value = size
+    context.set_output_type(0, result)
+
+
+def _infer_grad(context: onnx.shape_inference.InferenceContext) -> None:
+    """Infers the types: dX has that of X, and dW that of W."""
+    for output in range(context.get_num_outputs()):
+        like = context.get_input_type(1 + output)
+        if like is not None:
+            context.set_output_type(output, like)
+
+
+onnx_registry.register(schemas())
