@@ -109,6 +109,7 @@ class Depthwise {
       : s_(shape), kernels_(KernelsFor(table, shape.type)), parallel_(parallel) {}
 
   void Forward(const T* x, const T* w, const T* bias, T* y) const {
+    if (s_.out_plane() == 0) return;
     const Phases phases = DataPhases(s_);
     const std::vector<int64_t> offsets = DataOffsets(s_, phases.layout);
     const Correlation windows = OfWindows(phases.layout, offsets);
@@ -130,6 +131,10 @@ class Depthwise {
   }
 
   void WeightGradient(const T* dy, const T* x, T* dw) const {
+    if (s_.out_plane() == 0) {
+      std::fill_n(dw, s_.channels * s_.multiplier * s_.elements(), T(0));
+      return;
+    }
     const Phases phases = DataPhases(s_);
     const std::vector<int64_t> offsets = DataOffsets(s_, phases.layout);
     const Correlation c = OfWindows(phases.layout, offsets);
@@ -188,6 +193,10 @@ struct GradientPhase {
 
 template <class T>
 void Depthwise<T>::DataGradient(const T* dy, const T* w, T* dx) const {
+  if (s_.out_plane() == 0) {
+    std::fill_n(dx, s_.batch * s_.channels * s_.in_plane(), T(0));
+    return;
+  }
   const WindowAxis &r = s_.rows, &c = s_.columns;
   // dY with zeros around it: element o is at o + before.
   const auto before = [](const WindowAxis& a) {

@@ -1,6 +1,7 @@
 // DepthwiseConv and DepthwiseConvGrad as ONNX Runtime ops. Formulas: core/depthwise.hpp.
 #include "core/depthwise.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "core/dispatch.hpp"
@@ -58,7 +59,18 @@ class DepthwiseNode : public Node {
                             std::to_string(group_));
     }
     const WindowAxis one = {1, 1, 1, 1, 1, 0};
-    return {type, x[0], x[1], m / group_, rank_ == 1 ? one : Axis(x, 0), Axis(x, rank_ - 1)};
+    const DepthwiseShape s = {
+        type, x[0], x[1], m / group_, rank_ == 1 ? one : Axis(x, 0), Axis(x, rank_ - 1)};
+    // The kernels copy a plane with its padding.
+    double padded = 1;
+    for (size_t i = 0; i < rank_; ++i) padded *= static_cast<double>(x[i + 2] + pads_[i] + pads_[i + rank_]);
+    constexpr int64_t kAnyway = 1 << 22, kTimes = 16;
+    if (s.out_plane() > 0 && padded > static_cast<double>(std::max(kAnyway, kTimes * s.in_plane()))) {
+      throw InvalidArgument("X has shape " + ToString(x) + " and pads are " + ToString(pads_) +
+                            "; expected a plane with its padding of at most " + std::to_string(kTimes) +
+                            " times the elements of X's");
+    }
+    return s;
   }
 
   Shape OutputShape(const DepthwiseShape& s) const {

@@ -35,8 +35,12 @@ void Fail(const DepthwiseShape& s, const char* isa, const char* what) {
 }
 
 WindowAxis RandomAxis(Random& random, int64_t most) {
-  WindowAxis a = {1 + random.Below(most), 0, 1 + random.Below(4), 1 + random.Below(4),
-                  1 + random.Below(3),    0};
+  WindowAxis a = {random.OneIn(20) ? 0 : 1 + random.Below(most),
+                  0,
+                  1 + random.Below(4),
+                  1 + random.Below(4),
+                  1 + random.Below(3),
+                  0};
   if (random.OneIn(3)) a.stride = 2;
   if (random.OneIn(2)) a.dilation = 1;
   const int64_t window = (a.kernel - 1) * a.dilation + 1;

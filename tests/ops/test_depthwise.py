@@ -145,6 +145,7 @@ def test_attributes_that_do_not_fit(changes, message):
         ({"W": (3, 1, 3, 3)}, r"W has shape \[3,1,3,3\]; expected \[M\], 1 and kernel_shape \[3,3\]"),
         ({"W": (2, 2, 3, 3)}, r"W has shape \[2,2,3,3\]; expected \[M\], 1 and kernel_shape \[3,3\]"),
         ({"W": (2, 1, 3, 2)}, r"W has shape \[2,1,3,2\]; expected \[M\], 1 and kernel_shape \[3,3\]"),
+        ({"X": (2, 2, 0, 8), "dY": (2, 2, 5, 6)}, r"dY has shape \[2,2,5,6\]; expected \[2,2,0,6\]"),
         ({"dY": (2, 2, 5, 5)}, r"dY has shape \[2,2,5,5\]; expected \[2,2,5,6\], the shape of the output"),
     ],
 )
@@ -154,6 +155,22 @@ def test_shapes_that_do_not_fit(changes, message):
     session = depthwise_session(TensorProto.FLOAT, 4, attributes_of(2, (3, 3), {}))
     with pytest.raises(Exception, match=message):
         session.run(None, feeds)
+
+
+@pytest.mark.parametrize(("pad", "is_refused"), [(2**31 - 2, True), (0, False)])
+def test_a_padding_that_is_much_larger_than_the_data(pad, is_refused):
+    """It is refused; without it no window fits."""
+    attributes = attributes_of(1, (2, 2), {"dilations": [2**31 - 1] * 2, "pads": [pad] * 4})
+    session = depthwise_session(TensorProto.FLOAT, 4, attributes)
+    feeds = {"X": (1, 1, 9, 9), "W": (1, 1, 2, 2), "dY": (1, 1, 0, 0)}
+    feeds = {name: np.ones(shape, np.float32) for name, shape in feeds.items()}
+    if is_refused:
+        with pytest.raises(Exception, match="expected a plane with its padding of at most 16 times"):
+            session.run(None, feeds)
+    else:
+        y, *gradients = session.run(None, feeds)
+        assert y.shape == (1, 1, 0, 0)
+        assert not any(gradient.any() for gradient in gradients)
 
 
 def test_a_session_on_a_gpu_has_no_kernel():
