@@ -88,17 +88,21 @@ def _infer_conv(context: onnx.shape_inference.InferenceContext) -> None:
         if len(values) != rank * (2 if name == "pads" else 1) or (name == "strides" and 0 in values):
             message = f"{name} is {values}, which does not fit a kernel of {rank} dimensions"
             raise onnx.shape_inference.InferenceError(message)
-    x, w = context.get_input_type(0), context.get_input_type(1)
-    if x is None:
+    types = {name: context.get_input_type(index) for index, name in enumerate(CONV_SIGNATURE[0])}
+    shapes = {
+        name: value.tensor_type.shape.dim
+        for name, value in types.items()
+        if value is not None and value.tensor_type.HasField("shape")
+    }
+    for name, shape in shapes.items():
+        if len(shape) != 2 + rank:
+            message = f"{name} has {len(shape)} dimensions; expected {2 + rank}, for a kernel of {rank}"
+            raise onnx.shape_inference.InferenceError(message)
+    if (x := types.get("X")) is None:
         return
     result = onnx.TypeProto()
     result.tensor_type.elem_type = x.tensor_type.elem_type
-    if x.tensor_type.HasField("shape") and w is not None and w.tensor_type.HasField("shape"):
-        shapes = {"X": x.tensor_type.shape.dim, "W": w.tensor_type.shape.dim}
-        for name, shape in shapes.items():
-            if len(shape) != 2 + rank:
-                message = f"{name} has {len(shape)} dimensions; expected {2 + rank}, for a kernel of {rank}"
-                raise onnx.shape_inference.InferenceError(message)
+    if len(shapes) == len(CONV_SIGNATURE[0]):
         dims = result.tensor_type.shape.dim
         dims.add().CopyFrom(shapes["X"][0])
         dims.add().CopyFrom(shapes["W"][0])

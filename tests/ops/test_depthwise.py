@@ -56,10 +56,10 @@ def depthwise_session(kind, rank, attributes, grad=GRADS[0], outputs=("Y", "dX",
     return session_of(nodes, dict.fromkeys(("X", "W", "dY"), (kind, rank)), kept)
 
 
-def attributes_of(group, kernel, given):
+def attributes_of(group, kernel, changed):
     rank = len(kernel)
     defaults = {"dilations": [1] * rank, "pads": [0, 0] * rank, "strides": [1] * rank}
-    return {"group": group, "kernel_shape": list(kernel), **defaults, **given}
+    return {"group": group, "kernel_shape": list(kernel), **defaults, **changed}
 
 
 def expected_of(feeds, attributes):
@@ -71,8 +71,8 @@ def expected_of(feeds, attributes):
 @pytest.mark.parametrize("dtype", DTYPES, ids=["float", "double"])
 @pytest.mark.parametrize("case", CASES)
 def test_values(case, dtype, rng):
-    x, multiplier, kernel, given = CASES[case]
-    attributes = attributes_of(x[1], kernel, given)
+    x, multiplier, kernel, changed = CASES[case]
+    attributes = attributes_of(x[1], kernel, changed)
     kind, bound = DTYPES[dtype]
     feeds = {"X": x, "W": (x[1] * multiplier, 1, *kernel)}
     feeds = {name: rng.standard_normal(shape).astype(dtype) for name, shape in feeds.items()}

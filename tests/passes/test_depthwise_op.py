@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import bngrad
-from bngrad.errors import ModelError
+from bngrad.errors import BngradWarning, ModelError
 from bngrad.opset.depthwise import CONV, GRADS
 from bngrad.opset.domain import DOMAIN
 from bngrad.validation.training_ops.convolution import conv, conv_grad
@@ -137,7 +137,8 @@ def test_forward_convolutions_without_a_gradient_stay():
 
 
 def test_lean_memory():
-    model = differentiated(network(spatial=FIXED), memory="lean")
+    with pytest.warns(BngradWarning, match="keeps as much as 'full'"):
+        model = differentiated(network(spatial=FIXED), memory="lean")
     assert ops_of(model) == [CONV, CONV, GRADS[0], GRADS[1]]
 
 
