@@ -44,11 +44,11 @@ def loss_text(training: Trainability) -> str:
             else f"needs --loss, the name of an output: {' or '.join(names)}"
         )
     takes = [
-        f"{choice.loss_fn} of {choice.prediction!r} takes {choice.target}" for choice in training.losses[:MOST]
+        f"{choice.loss_fn} of {choice.prediction!r}, with {choice.target}" for choice in training.losses[:MOST]
     ]
     if training.decided:
-        return f"not in the model, whose last op implies --loss-fn: {takes[0]}"
-    return f"not in the model; needs --loss-fn, such as: {'; '.join(takes)}"
+        return f"none in the model; its last op suggests --loss-fn {takes[0]}"
+    return f"none in the model; --loss-fn appends one, such as {'; or '.join(takes)}"
 
 
 def refusal_text(training: Trainability) -> str:

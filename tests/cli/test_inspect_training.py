@@ -132,15 +132,15 @@ def test_the_lines(command, tmp_path):
         "inputs: x float Nx4",
         "outputs: y float Nx3",
         "weights: 1 with 12 parameters",
-        "loss: not in the model, whose last op implies --loss-fn: cross_entropy of 'l' takes labels int64 N",
+        "loss: none in the model; its last op suggests --loss-fn cross_entropy of 'l', with labels int64 N",
         f"to train: {go_on}",
     ]
     assert json.loads(command("inspect", path, "--json")[1])["training"]["losses"][0]["command"] == go_on
 
 
 LINES = {
-    "rows": "loss: not in the model; needs --loss-fn, such as: cross_entropy of 'y' takes labels int64 N; "
-    "mse of 'y' takes target float Nx3",
+    "rows": "loss: none in the model; --loss-fn appends one, such as cross_entropy of 'y', with labels "
+    "int64 N; or mse of 'y', with target float Nx3",
     "own": "loss: output 'loss'",
     "two-losses": "loss: needs --loss, the name of an output: 'a' or 'b'",
 }

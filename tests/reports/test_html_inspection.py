@@ -135,7 +135,7 @@ LINES = ["Foo node 'a' cannot be differentiated", "Foo node 'b' cannot be differ
 TRAINING = {
     "can-be-trained": (
         Trainability([TRAINED], False, 2, 1234),
-        ["can be trained", "mse of 'y' takes target float N", TRAINED.command, "weights 2", "parameters 1,234"],
+        ["can be trained", "mse of 'y', with target float N", TRAINED.command, "weights 2", "parameters 1,234"],
     ),
     "refused": (
         Trainability([TRAINED], False, 2, 1234, LINES, {"Foo": 2}),
