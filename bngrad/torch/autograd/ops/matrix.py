@@ -1,6 +1,8 @@
-"""Products of matrices."""
+"""Products of matrices, and determinants."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,7 +10,26 @@ from torch import Tensor
 from bngrad.torch.autograd.table import op
 
 op("MatMul")(torch.matmul)
-op("Det")(torch.linalg.det)
+
+
+class _Determinant(torch.autograd.Function):
+    """The determinant, whose gradient is right for singular matrices, too: that of torch.linalg.det is 0 there."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ANN401 - a context of PyTorch
+        ctx.save_for_backward(x)
+        return torch.linalg.det(x)
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor) -> Tensor:  # noqa: ANN401 - as above
+        """The cofactors of x = u s v: det(u) det(v) u c v, where c has the products of the other values of s."""
+        u, s, v = torch.linalg.svd(*ctx.saved_tensors)
+        others = torch.where(torch.eye(s.shape[-1], dtype=torch.bool), 1, s.unsqueeze(-2)).prod(-1)
+        factor = dY * torch.linalg.det(u) * torch.linalg.det(v)
+        return factor[..., None, None] * (u * others.unsqueeze(-2)) @ v
+
+
+op("Det")(_Determinant.apply)
 
 
 @op("Gemm", since=7)
