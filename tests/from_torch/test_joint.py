@@ -70,7 +70,18 @@ def require_equal(got, want, tolerance):
         assert np.linalg.norm(got[name] - value) <= tolerance * (np.linalg.norm(value) + size), name
 
 
-@pytest.mark.parametrize("name", CASES)
+def sample(*short, of):
+    """Parametrizes a test by names; those that are not among the short ones are marked ``long``."""
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in short)) for name in of]
+    )
+
+
+@sample(
+    "conv-bn-relu", "resnet", "1d", "frozen", "twice", "rows", "group-norm", "embedding", "transposed", "slices",
+    "max-pool-overlap", "adaptive-average", "attention", "lstm", "custom-function", "checkpoint",
+    of=CASES,
+)  # fmt: skip
 def test_a_training_graph_computes_what_pytorch_does(name):
     """In another batch size than that of the example."""
     case = CASES[name]
@@ -102,7 +113,7 @@ def test_a_module_in_float64_is_computed_in_float64(name):
     require_equal(run(model, data)[0], eager(module, data), FLOAT64)
 
 
-@pytest.mark.parametrize("name", ["conv-bn-relu", "resnet", "twice", "rows"])
+@sample("conv-bn-relu", "rows", of=["conv-bn-relu", "resnet", "twice", "rows"])
 def test_batch_norms_are_recognized_unless_that_is_off(name):
     case = CASES[name]
     torch.manual_seed(1)
