@@ -71,7 +71,7 @@ BNGRAD_INLINE void MergeRow(const PhaseLayout& layout, const T* from, T* to, int
     }
     return;
   }
-  if (step == 2) {
+  if (step == 2 && layout.column_phases == 2) {
     typename TypeTraits<T>::Vector low, high;
     for (int64_t i = 0; i < columns; i += 2 * kLanes) {
       Interleave(Load(from + i / 2, All{}), Load(from + layout.column_phase + i / 2, All{}), low, high);
