@@ -10,7 +10,7 @@ SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp docs/examples/mpi -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name '*.cu')
 
-.PHONY: demo test test-long test-web test-torch test-torch-long sanitize fuzz fuzz-files fuzz-gradients fuzz-kernels spellings mutants lint format bench gpu matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
+.PHONY: demo test test-long test-web test-torch test-torch-long torch-environment sanitize fuzz fuzz-files fuzz-gradients fuzz-kernels spellings mutants lint format bench gpu matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
 
 demo: $(READY)
 	@mkdir -p build
@@ -30,9 +30,11 @@ test-web: $(READY) $(NODE_MODULES)
 # PyTorch, whose wheels take gigabytes, has an environment of its own, which also sees the packages of $(VENV):
 # make test-torch TORCH='torch==2.9.*' tests with another release.
 TORCH ?= torch
-test-torch test-torch-long: $(READY)
+torch-environment:
 	$(PYTHON) -m venv build/torch
 	build/torch/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+
+test-torch test-torch-long: $(READY) torch-environment
 	build/torch/bin/python tests/from_torch/share_packages.py $(BIN)/python
 	build/torch/bin/python -m pytest -m '$(if $(findstring long,$@),long,not long)' \
 	  tests/from_torch tests/passes/test_import_aten_torch.py tests/gpu $(SPREAD)
