@@ -9,11 +9,13 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from bngrad.autodiff.expansion import expand
 from bngrad.autodiff.ghost_batches import refuse_ghost_batches
 from bngrad.autodiff.prepare_forward import OPSET, with_modes
 from bngrad.autodiff.ties import COMMON, Ties
 from bngrad.errors import BngradError, UnsupportedNodeError
-from bngrad.graph.nodes import default_opset, describe
+from bngrad.graph.nodes import all_nodes, default_opset, describe
+from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.torch.autograd import in_numpy, ops
 from bngrad.torch.autograd.table import ELSEWHERE, OPS, Body, UnsupportedFormError
 from bngrad.torch.capture import first_line
@@ -69,6 +71,10 @@ class Autograd:
     def _prepare(self, model: ir.Model, opset: int, options: ForwardOptions) -> None:
         own, _ = with_modes(model, opset, options)
         refuse_ghost_batches(own.graph, "--against torch (against=)")
+        if any((node.domain, node.op_type) not in OPS for node in all_nodes(own)):
+            values = (*own.graph.inputs, *own.graph.initializers.values())
+            InferTypesPass()(own)
+            expand(own, [value for value in values if value.name in self._gradients])
         self._ties = Ties(own)
         own.functions.clear()  # those that are left define ops of the table
         wide = widened(ir.to_proto(own))
