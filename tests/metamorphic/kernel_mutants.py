@@ -447,7 +447,11 @@ VERBS = (
             "exact products are of others' elements",
         ),
         ("_mm256_add_pd(a.v[1], a.v[3])", "_mm256_add_pd(a.v[1], a.v[1])", "the tree over lanes forgets four"),
-        ("_MM_SHUFFLE(3, 1, 2, 0)", "_MM_SHUFFLE(3, 2, 1, 0)", "bfloat16 elements change places"),
+        (
+            "permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0))",
+            "permute4x64_epi64(packed, _MM_SHUFFLE(3, 2, 1, 0))",
+            "bfloat16 elements change places",
+        ),
     )
     + of(
         "ops/kernels/verbs/x86.h",
