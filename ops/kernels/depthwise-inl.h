@@ -43,7 +43,8 @@ BNGRAD_INLINE void SplitRow(const PhaseLayout& layout, const T* from, T* to) {
   for (int64_t first = 0; first < step && first < layout.columns; ++first) {
     if ((first + layout.column_begin) % step >= layout.column_phases) continue;
     T* const phase = to + PhaseColumn(layout, first);
-    for (i = first; i < layout.columns; i += step) phase[i / step] = from[i];
+    int64_t j = 0;
+    for (i = first; i < layout.columns; i += step) phase[j++] = from[i];
   }
 }
 
@@ -88,7 +89,8 @@ BNGRAD_INLINE void MergeRow(const PhaseLayout& layout, const T* from, T* to, int
   }
   for (int64_t first = 0; first < step && first < columns; ++first) {
     const T* const phase = from + PhaseColumn(layout, first);
-    for (int64_t i = first; i < columns; i += step) to[i] = phase[i / step];
+    int64_t j = 0;
+    for (int64_t i = first; i < columns; i += step) to[i] = phase[j++];
   }
 }
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _GRADIENT = (MICROSOFT, "ConvGrad")
 _DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _OUTPUTS = tuple(GRAD_SIGNATURE[1])
+_LARGEST_STRIDE = 2
+"""The stride along a row up to which the kernel has vector code; with larger ones it copies single elements."""
 
 
 class DepthwiseOpPass(RewritePass):
@@ -105,6 +107,8 @@ def _is_depthwise(node: ir.Node, data: int, weights: int) -> bool:
     if sizes is not None and (len(sizes) != len(shape) or sizes[1] not in (group, None)):
         return False
     declared, dilations = read_attribute(node, "pads", ()), read_attribute(node, "dilations", ())
+    if (read_attribute(node, "strides", ()) or [1])[-1] > _LARGEST_STRIDE:
+        return False
     window = [(size - 1) * step + 1 for size, step in zip(shape[2:], dilations or [1] * len(shape), strict=False)]
     inside = all(0 <= pad < length for pad, length in zip(declared, window * 2, strict=False))
     return inside and has_fixed_pads(node, x)
