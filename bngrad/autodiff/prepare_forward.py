@@ -51,6 +51,7 @@ from bngrad.graph.same_values import origin
 from bngrad.graph.torch_records import recorded_mode
 from bngrad.opset.functions import DOMAIN, FUNCTIONS
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
+from bngrad.opset.overloaded import WITHOUT_OVERLOAD
 from bngrad.options import AUTO
 from bngrad.passes.imports.decomposed.recognize import ImportDecomposedPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
@@ -187,7 +188,7 @@ def inlined(model: ir.Model) -> ir.Model:
     if not model.functions:
         return model
     model = model.clone()
-    for name in FUNCTIONS:  # the definitions of the ops of bngrad, which have gradient rules
+    for name in (*FUNCTIONS, *WITHOUT_OVERLOAD):  # the definitions of the ops of bngrad, which have gradient rules
         model.functions.pop((DOMAIN, name, ""), None)
     model.functions.pop((STOP_DOMAIN, STOP_NAME, ""), None)
     inline(model)

@@ -121,7 +121,7 @@ def _domain_problems(model: ir.Model) -> Iterator[str]:
 
 def _signature(name: str, overload: str) -> tuple[Collection[str], ...] | None:
     """The inputs, outputs and attributes of the op that a function defines; None if there is no such op."""
-    if name in overloaded.SIGNATURES and overload:
+    if name in overloaded.SIGNATURES and bool(overload) != (name in overloaded.WITHOUT_OVERLOAD):
         return overloaded.SIGNATURES[name]
     if name in depthwise.SIGNATURES and not overload:
         return depthwise.SIGNATURES[name]

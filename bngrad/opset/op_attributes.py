@@ -24,6 +24,7 @@ CONV_TRANSPOSE: Attributes = {**CONV, "output_padding": ANY, "output_shape": ANY
 POOL: Attributes = {**WINDOWS, "ceil_mode": FLAG}
 AVERAGE_POOL: Attributes = {**POOL, "count_include_pad": FLAG}
 MAX_POOL: Attributes = {**POOL, "storage_order": (0,)}
+MAX_POOL_GRAD: Attributes = {name: values for name, values in POOL.items() if name != "auto_pad"}
 NORM: Attributes = {"epsilon": ANY, "stash_type": ANY}
 LOSS: Attributes = {"ignore_index": ANY, "reduction": ("none", "sum", "mean")}
 REDUCTION: Attributes = {"keepdims": FLAG, "noop_with_empty_axes": FLAG}

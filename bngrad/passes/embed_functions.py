@@ -18,10 +18,12 @@ import onnx_ir as ir
 from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.io.domains import import_bngrad
+from bngrad.opset import max_pool_grad
 from bngrad.opset.functions import CALLS, DOMAIN, FUNCTIONS, MIN_IR_VERSION, MIN_OPSET, function_proto
 from bngrad.opset.schemas import signature
 from bngrad.opset.synchronized import COLLECTIVES
 
+_DEFINED = frozenset({*FUNCTIONS, max_pool_grad.NAME})
 _WITHOUT_FUNCTION = frozenset(function.name for function in COLLECTIVES)
 
 
@@ -56,14 +58,13 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
         names = _used(model) - _WITHOUT_FUNCTION if self.functions else set()
         for name in tuple(names):
             names.update(CALLS.get(name, ()))
-        present = {key[1] for key in model.functions if key[0] == DOMAIN and key[1] in FUNCTIONS}
+        present = {key[1] for key in model.functions if key[0] == DOMAIN and key[1] in _DEFINED}
         before = {name: _serialized(model, name) for name in present}
         double = _computes_in_double(model)
         for name in present:
             del model.functions[DOMAIN, name, ""]
         for name in sorted(names):
-            proto = function_proto(name, model.opset_imports[""], double=double)
-            model.functions[DOMAIN, name, ""] = ir.serde.deserialize_function(proto)
+            model.functions[DOMAIN, name, ""] = _function(name, model.opset_imports[""], double=double)
         same = before.keys() == names and all(text == _serialized(model, name) for name, text in before.items())
         modified = import_bngrad(model) or not same
         if model.functions and model.ir_version < MIN_IR_VERSION:
@@ -79,6 +80,12 @@ class EmbedFunctionsPass(ir.passes.InPlacePass):
         for name in sorted(used - _WITHOUT_FUNCTION) if self.functions else ():
             if (DOMAIN, name, "") not in model.functions:
                 raise ir.passes.PostconditionError(f"{DOMAIN}.{name} has no function")
+
+
+def _function(name: str, opset: int, *, double: bool) -> ir.Function:
+    if name == max_pool_grad.NAME:
+        return ir.serde.deserialize_function(max_pool_grad.function_proto(opset))
+    return ir.serde.deserialize_function(function_proto(name, opset, double=double))
 
 
 def _serialized(model: ir.Model, name: str) -> bytes:
@@ -107,13 +114,15 @@ def _computes_in_double(model: ir.Model) -> bool:
 
 def _x(node: ir.Node) -> ir.Value | None:
     """The data of a batch norm; None for an op that computes in the type of its inputs."""
+    if node.op_type == max_pool_grad.NAME:
+        return None
     inputs = signature(node.op_type)[0]
     return node.inputs[inputs.index("X")] if "X" in inputs else None
 
 
 def _bngrad_nodes(model: ir.Model) -> list[ir.Node]:
     own = [node for key, function in model.functions.items() if key[0] == DOMAIN and key[2] for node in function]
-    return [node for node in (*all_nodes(model), *own) if node.domain == DOMAIN and node.op_type in FUNCTIONS]
+    return [node for node in (*all_nodes(model), *own) if node.domain == DOMAIN and node.op_type in _DEFINED]
 
 
 def _used(model: ir.Model) -> set[str]:

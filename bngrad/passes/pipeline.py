@@ -19,6 +19,7 @@ from bngrad.graph.nodes import all_nodes, describe, op_nodes
 from bngrad.opset import ort_dialect, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
+from bngrad.opset.overloaded import WITHOUT_OVERLOAD
 from bngrad.options import Memory, Target
 from bngrad.passes.base import STANDARD
 from bngrad.passes.check import infer_and_check
@@ -40,6 +41,7 @@ from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.conv_grad_op import ConvGradOpPass
 from bngrad.passes.lower.depthwise_op import DepthwiseOpPass
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
+from bngrad.passes.lower.max_pool_grad_op import MaxPoolGradOpPass
 from bngrad.passes.optimize.chain_sums import ChainSumsPass
 from bngrad.passes.optimize.channels_last import ChannelsLastPass
 from bngrad.passes.optimize.fuse_relu import FuseReluPass
@@ -253,8 +255,9 @@ def for_target(
         *distribute,
     )
     require_possible(result)
-    if (conv_grad or channels_last) and target == "stock":
-        result = _run(result, ConvGradOpPass())
+    if target == "stock":
+        # Each has a kernel where the other has none: on GPUs, and on CPUs.
+        result = _run(result, ConvGradOpPass() if conv_grad or channels_last else MaxPoolGradOpPass())
     if memory == "lean" and target == "stock" and not RecomputePass()(result).modified:
         warn(["memory 'lean' keeps as much as 'full': the model has no value that is cheap to compute again"])
     result = _run(
@@ -321,7 +324,7 @@ def reads_attribute(node: ir.Node, name: str) -> bool:
 def unknown_to_stock(model: ir.Model) -> list[ir.Node]:
     """The nodes of a model that stock ONNX Runtime cannot run, even with this library registered."""
     ops = {(domain, name) for domain, name, _ in model.functions} | stock_ops()
-    ops |= {(DOMAIN, name) for name in FUNCTIONS}
+    ops |= {(DOMAIN, name) for name in (*FUNCTIONS, *WITHOUT_OVERLOAD)}
     return [node for node in all_nodes(model) if (node.domain, node.op_type) not in ops]
 
 

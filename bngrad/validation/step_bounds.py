@@ -4,7 +4,7 @@ With unit roundoff u and sums of K terms:
 
 * Sums of products t of the inputs: 8 sqrt(K) u times the root of sum t^2, or times the result if that is larger,
   because rounding errors behave like a random walk over the partial sums. The sum of t^2 is the step's result for
-  the squares of its inputs.
+  the squares of its inputs, without those that MaxPoolGrad only compares.
 * The gradient of a parameter that was folded into a batch norm, a sum of products of dscale and dbias that may
   cancel: (8 + sqrt(K)) u times the step's result for inputs that make all terms positive; see `bounds`.
 * Other steps: a few roundings of the largest element. If the step has ops of ``bngrad``, whose sums may cancel,
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bngrad.opset import max_pool_grad
 from bngrad.validation.noise import one_ulp_away
 
 if TYPE_CHECKING:
@@ -62,8 +63,15 @@ def bounds(step: Step, run: Run, feeds: Mapping[str, Array], captured: Mapping[s
         captured: The values of its outputs in the original graph.
     """
     names = list(step.outputs.values())
-    if not step.own_nodes and step.node.op_type in _SUMS_OF_PRODUCTS:
-        squares = run({name: np.asarray(np.square(a)) if a.dtype.kind == "f" else a for name, a in feeds.items()})
+    pools = [node for node in step.own_nodes if node.op_type == max_pool_grad.NAME]
+    if len(pools) == len(step.own_nodes) and step.node.op_type in _SUMS_OF_PRODUCTS:
+        compared = {str(node.inputs[1].name) for node in pools if node.inputs[1] is not None}
+        squares = run(
+            {
+                name: np.asarray(np.square(a)) if a.dtype.kind == "f" and name not in compared else a
+                for name, a in feeds.items()
+            }
+        )
         factor = 8 * math.sqrt(_terms(feeds)) * _UNIT
         return {
             name: factor * np.maximum(np.sqrt(np.abs(squares[name]).astype(np.float64)), np.abs(captured[name]))

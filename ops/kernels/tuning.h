@@ -68,6 +68,11 @@ constexpr int64_t kTasksPerThread = 4;
 constexpr int kRowsTogether = 4;
 constexpr int kElementsTogether = 4;
 
+// MaxPoolGrad (core/max_pool_grad.cc): windows that are compared together, which stay in the nearest cache,
+// and elements of a task, unless a plane has more.
+constexpr int64_t kMaxPoolColumns = 256;
+constexpr int64_t kMaxPoolTaskElements = 1 << 14;
+
 // The partition (core/partition.cc).
 
 // With less work than this, in elements, waking other threads does not pay off. In the rows family a channel

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "ort/attribute_checks.hpp"
+
 namespace bngrad {
 namespace {
 
@@ -15,14 +17,6 @@ cuda::ConvAttributes Attributes(const NodeAttributes& a) {
     (i < pads.size() / 2 ? attributes.begins : attributes.ends).push_back(pads[i]);
   }
   return attributes;
-}
-
-void CheckEach(const char* name, const Shape& values, size_t count, int64_t least) {
-  bool fits = values.size() == count;
-  for (const int64_t value : values) fits = fits && value >= least && value <= INT32_MAX;
-  if (fits) return;
-  throw InvalidArgument(std::string("attribute ") + name + " is " + ToString(values) + "; expected " +
-                        std::to_string(count) + " values of " + std::to_string(least) + " or more");
 }
 
 }  // namespace

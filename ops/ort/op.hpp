@@ -191,6 +191,7 @@ OpDefinition ConvGradDefinition();
 OpDefinition ConvChannelsLastDefinition();
 OpDefinition DepthwiseConvDefinition();
 std::vector<OpDefinition> DepthwiseConvGradDefinitions();
+OpDefinition MaxPoolGradDefinition();
 
 // An op for one combination of types, as registered with ONNX Runtime. Must outlive every session that uses
 // it.

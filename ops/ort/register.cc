@@ -65,7 +65,8 @@ std::vector<OpDefinition> Definitions() {
                                    AdamGroupUpdateDefinition(),
                                    ConvGradDefinition(),
                                    ConvChannelsLastDefinition(),
-                                   DepthwiseConvDefinition()};
+                                   DepthwiseConvDefinition(),
+                                   MaxPoolGradDefinition()};
   for (OpDefinition& definition : DepthwiseConvGradDefinitions()) all.push_back(std::move(definition));
   return all;
 }

@@ -39,6 +39,8 @@ MODELS = {
     "layer norm": VECTORS + "<float[4] w = {1, 2, 3, 4}> { y = LayerNormalization (x, w)" + SQUARES,
     "pool": "g (float[N, 4] x) => (float[N, 2, M] y, float loss) <int64[3] s = {0, 2, 2}> "
     "{ r = Reshape (x, s) p = MaxPool <kernel_shape = [2]> (r) y = Tanh (p)" + SQUARES,
+    "overlapping pool": "g (float[N, 2, 5, 5] x) => (float[N, 2, 3, 3] y, float loss) "
+    "{ p = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x) y = Tanh (p)" + SQUARES,
     "matrix product": VECTORS + "<float[4, 3] k> { y = MatMul (x, k)" + SQUARES,
 }
 FROZEN = {"frozen batch norm": ["*"]}

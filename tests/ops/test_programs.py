@@ -22,7 +22,15 @@ from cmake_build import SOURCES, cmake
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="no nm")
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="the names are those of Linux")
 
-PROGRAMS = ("c_caller", "depthwise_test", "pool_test", "float_mode_test", "partition_test", "cuda_scratch_test")
+PROGRAMS = (
+    "c_caller",
+    "depthwise_test",
+    "pool_test",
+    "float_mode_test",
+    "partition_test",
+    "cuda_scratch_test",
+    "max_pool_grad_test",
+)
 """Test programs without arguments, which exit with 0 on success."""
 
 
@@ -139,6 +147,10 @@ def test_depthwise_convolutions(build):
 
 def test_pool(build):
     run(build / "tests" / "pool_test")
+
+
+def test_max_pool_grad(build):
+    run(build / "tests" / "max_pool_grad_test")
 
 
 def test_floating_point_mode_of_the_caller(build):

@@ -55,6 +55,8 @@ MODELS = {
         { [a] dx, dw = com.microsoft.ConvGrad (dy, x, w) }""",
     "DepthwiseOpPass": """g (float[N,2,4] dy, float[N,2,4] x, float[2,1,1] w) => (float[2,1,1] dw)
         { [a] dx, dw = com.microsoft.ConvGrad <group = 2> (dy, x, w) }""",
+    "MaxPoolGradOpPass": f"""g ({X} x, float[N,3,2,2] dy) => (float[N,3,2,2] y, {X} dx)
+        {{ y, i = MaxPool <kernel_shape = [3, 3]> (x) [a] dx = MaxPoolGrad <kernel_shape = [3, 3]> (dy, i) }}""",
     "ChannelsLastPass": f"""g ({X} x, float[4,3,3,3] w) => (float[N,4,2,2] y)
         {{ [c] h = Conv (x, w) [r] y = Relu (h) }}""",
     "RecomputePass": f"""g ({X} x, {C} s, {C} b, {C} m, {C} v, {X} dz) => ({X} du) {{

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.rule import gradient
-from bngrad.opset.op_attributes import AVERAGE_POOL, FLAG, MAX_POOL
+from bngrad.opset.functions import DOMAIN
+from bngrad.opset.op_attributes import AVERAGE_POOL, FLAG, MAX_POOL, MAX_POOL_GRAD
 
 if TYPE_CHECKING:
     from bngrad.autodiff.backward import Backward
@@ -33,6 +34,14 @@ def max_pool(back: Backward) -> Gradients:
         indices = back.y(1)
     indices.dtype, indices.shape = ir.DataType.INT64, back.y(0).shape
     return [back.op("MaxPoolGrad", back.dY, indices, **attributes)]
+
+
+@gradient("MaxPoolGrad", domain=DOMAIN, inputs=(0,), zero=(1,), attributes=MAX_POOL_GRAD)
+def max_pool_grad(back: Backward) -> Gradients:
+    """d_dY = ddX at the indices of MaxPool(X); zero with respect to X."""
+    indices = back.outputs_of("MaxPool", back.x(1), outputs=["y", "indices"], **back.attributes())[1]
+    indices.dtype, indices.shape = ir.DataType.INT64, back.x(0).shape
+    return [back.op("Gather", back.op("Reshape", back.dY, back.int64([-1])), indices, axis=0), None]
 
 
 def refuse_dilated_same(back: Backward) -> None:

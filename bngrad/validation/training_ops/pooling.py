@@ -75,6 +75,23 @@ def max_pool_grad(
     return dX
 
 
+def max_pool_grad_of_x(
+    dY: Array,
+    X: Array,
+    *,
+    ceil_mode: int,
+    dilations: Sequence[int],
+    kernel_shape: Sequence[int],
+    pads: Sequence[int],
+    strides: Sequence[int],
+) -> Array:
+    """Returns dX with dX.flat[indices] += dY, with the indices that MaxPool has for X."""
+    _, indices = max_pool(
+        X, ceil_mode=ceil_mode, dilations=dilations, kernel_shape=kernel_shape, pads=pads, strides=strides
+    )
+    return max_pool_grad(dY, indices, input_sizes=X.shape[2:], kernel_shape=kernel_shape)
+
+
 def average_pool(
     X: Array,
     *,

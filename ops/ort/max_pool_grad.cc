@@ -1,0 +1,78 @@
+// MaxPoolGrad as an ONNX Runtime op, for the CPU only: core/max_pool_grad.hpp.
+#include "core/max_pool_grad.hpp"
+
+#include "ort/attribute_checks.hpp"
+#include "ort/op.hpp"
+
+namespace bngrad {
+namespace {
+
+class MaxPoolGradNode final : public Node {
+ public:
+  explicit MaxPoolGradNode(const NodeAttributes& a)
+      : kernel_(a.GetInts("kernel_shape")),
+        strides_(a.GetInts("strides")),
+        dilations_(a.GetInts("dilations")),
+        pads_(a.GetInts("pads")),
+        ceil_mode_(a.GetFlag("ceil_mode")) {
+    const size_t rank = kernel_.size();
+    if (rank < 1 || rank > kMaxPoolAxes) {
+      throw InvalidArgument("attribute kernel_shape is " + ToString(kernel_) + "; expected 1 to 3 values");
+    }
+    CheckEach("kernel_shape", kernel_, rank, 1);
+    CheckEach("strides", strides_, rank, 1);
+    CheckEach("dilations", dilations_, rank, 1);
+    CheckEach("pads", pads_, 2 * rank, 0);
+  }
+
+  void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
+    const Shape& x = c.ShapeOfX();
+    const size_t rank = kernel_.size();
+    if (x.size() != rank + 2) {
+      throw InvalidArgument("X has shape " + ToString(x) + "; expected [N, C] and " + std::to_string(rank) +
+                            " spatial dimensions");
+    }
+    MaxPoolGradArguments a = {types.data, x[0] * x[1], {}, nullptr, nullptr, nullptr};
+    std::fill(a.axes, a.axes + kMaxPoolAxes, PoolAxis{1, 1, 1, 1, 1, 0});
+    Shape dy = Vector(x[0]);
+    dy.push_back(x[1]);
+    for (size_t i = 0; i < rank; ++i) {
+      PoolAxis& axis = a.axes[kMaxPoolAxes - rank + i];
+      axis = {x[i + 2], 0, kernel_[i], strides_[i], dilations_[i], pads_[i]};
+      axis.windows = Windows(axis, pads_[rank + i]);
+      dy.push_back(axis.windows);
+    }
+    a.dY = c.Data(0, dy, "the shape of the output of MaxPool");
+    a.X = c.DataLikeX(1);
+    a.dX = c.OutputLikeX(0);
+    if (a.dX != nullptr) MaxPoolGrad(a, parallel);
+  }
+
+ private:
+  // With ceil_mode, a last window may extend beyond the padding, but begins before the end of X.
+  int64_t Windows(const PoolAxis& axis, int64_t end) const {
+    const int64_t room = axis.size + axis.begin + end - (axis.kernel - 1) * axis.dilation - 1;
+    if (room < 0) return 0;
+    int64_t count = (ceil_mode_ ? room + axis.stride - 1 : room) / axis.stride + 1;
+    if (ceil_mode_ && (count - 1) * axis.stride >= axis.size + axis.begin) --count;
+    return count;
+  }
+
+  const Shape kernel_, strides_, dilations_, pads_;
+  const bool ceil_mode_;
+};
+
+}  // namespace
+
+OpDefinition MaxPoolGradDefinition() {
+  return {"MaxPoolGrad",
+          {{"dY", Role::kWide}, {"X", Role::kWide}},
+          {{"dX", Role::kWide}},
+          1,
+          true,
+          MakeNode<MaxPoolGradNode>,
+          false,
+          true};
+}
+
+}  // namespace bngrad
