@@ -44,7 +44,6 @@ RANGES: dict[str, dict[str, Any]] = {
 """The options of the trainings with rounding: 44 updates are two epochs."""
 
 
-
 class Images(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
     """The training images, in batches."""
 
