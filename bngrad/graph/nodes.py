@@ -63,9 +63,9 @@ def counted(nodes: Sequence[ir.Node], what: str) -> str:
 def is_gradient(node: ir.Node) -> bool:
     """Returns whether a node is a gradient op, which only a training graph has.
 
-    MaxPoolGrad of ``bngrad`` is not one: graphs of standard ONNX that it is part of can be differentiated again.
+    MaxPoolInputGrad of ``bngrad`` is not one: graphs of standard ONNX that have it can be differentiated again.
     """
-    if (node.domain, node.op_type) == (DOMAIN, "MaxPoolGrad"):
+    if (node.domain, node.op_type) == (DOMAIN, "MaxPoolInputGrad"):
         return False
     return node.op_type.endswith(("Grad", "GradSums", "GradApply")) and node.domain in ("", MICROSOFT, DOMAIN)
 

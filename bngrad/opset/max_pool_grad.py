@@ -1,4 +1,4 @@
-"""The op MaxPoolGrad of ``bngrad``: the gradient of MaxPool, from its input instead of its indices.
+"""The op MaxPoolInputGrad of ``bngrad``: the gradient of MaxPool, from its input instead of its indices.
 
 MaxPool needs no indices then, with which ONNX Runtime's kernel takes several times as long. Importing this module
 registers the schema.
@@ -12,12 +12,11 @@ import onnx
 from onnx.defs import OpSchema
 
 from bngrad.opset import onnx_registry
-
-# It imports onnx.reference, which refuses to load once two domains have a MaxPoolGrad.
 from bngrad.opset.functions import DOMAIN, VERSION
 from bngrad.opset.quantities import FLOAT_TYPES
 
-NAME = "MaxPoolGrad"
+NAME = "MaxPoolInputGrad"
+"""Not MaxPoolGrad: onnx.reference refuses to load if two domains have that, and ONNX Runtime's dialect does."""
 
 INPUTS = {
     "dY": "Gradient with respect to the output of MaxPool",

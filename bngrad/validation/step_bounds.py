@@ -4,7 +4,7 @@ With unit roundoff u and sums of K terms:
 
 * Sums of products t of the inputs: 8 sqrt(K) u times the root of sum t^2, or times the result if that is larger,
   because rounding errors behave like a random walk over the partial sums. The sum of t^2 is the step's result for
-  the squares of its inputs, without those that MaxPoolGrad only compares.
+  the squares of its inputs, without those that MaxPoolInputGrad only compares.
 * The gradient of a parameter that was folded into a batch norm, a sum of products of dscale and dbias that may
   cancel: (8 + sqrt(K)) u times the step's result for inputs that make all terms positive; see `bounds`.
 * Other steps: a few roundings of the largest element. If the step has ops of ``bngrad``, whose sums may cancel,

@@ -1,6 +1,6 @@
-// MaxPoolGrad: dX = 0, and for each window of X, in row-major order, dY is added to the first of its largest
-// elements. As in ONNX Runtime's MaxPool with indices, a NaN is the largest if it is the first, and else is
-// not; padding is never the largest.
+// MaxPoolInputGrad: dX = 0, and for each window of X, in row-major order, dY is added to the first of its
+// largest elements. As in ONNX Runtime's MaxPool with indices, a NaN is the largest if it is the first, and
+// else is not; padding is never the largest.
 #pragma once
 #include <cstdint>
 

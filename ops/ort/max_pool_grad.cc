@@ -1,4 +1,4 @@
-// MaxPoolGrad as an ONNX Runtime op, for the CPU only: core/max_pool_grad.hpp.
+// MaxPoolInputGrad as an ONNX Runtime op, for the CPU only: core/max_pool_grad.hpp.
 #include "core/max_pool_grad.hpp"
 
 #include "ort/attribute_checks.hpp"
@@ -65,7 +65,7 @@ class MaxPoolGradNode final : public Node {
 }  // namespace
 
 OpDefinition MaxPoolGradDefinition() {
-  return {"MaxPoolGrad",
+  return {"MaxPoolInputGrad",
           {{"dY", Role::kWide}, {"X", Role::kWide}},
           {{"dX", Role::kWide}},
           1,

@@ -1,4 +1,4 @@
-"""MaxPoolGrad in ONNX Runtime: values, ties, bits and refusals."""
+"""MaxPoolInputGrad in ONNX Runtime: values, ties, bits and refusals."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("attributes", "dY", "x", "reason"), REFUSED.values(), ids=REFUSED)
 def test_refusals(attributes, dY, x, reason):
-    with pytest.raises(Exception, match=f"MaxPoolGrad, node 'the_node'.*{reason}"):
+    with pytest.raises(Exception, match=f"MaxPoolInputGrad, node 'the_node'.*{reason}"):
         session(model_of(attributes, function=False, rank=x.ndim), "native").run(None, {"dY": dY, "X": x})
 
 

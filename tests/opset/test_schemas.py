@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pkgutil
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+import bngrad.opset
 from bngrad.opset import depthwise, overloaded, quantities, schemas
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION, function_proto
 from bngrad.opset.onnx_registry import schema_in
@@ -351,3 +353,10 @@ def test_inference_refuses_axes_that_x_does_not_have(axes, reason):
 def test_the_schema_of_an_op_in_any_opset(opset, since):
     schema = schema_in("ReduceSum", opset)
     assert (schema and schema.since_version) == since
+
+
+def test_the_reference_evaluator_loads_after_all_schemas():
+    """It refuses to if two domains have an op of one name."""
+    modules = [module.name for module in pkgutil.iter_modules(bngrad.opset.__path__, "bngrad.opset.")]
+    program = f"import importlib\nfor name in {modules}: importlib.import_module(name)\nimport onnx.reference"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,4 +1,4 @@
-"""MaxPoolGrad as an op of ``bngrad``: which pools take it, what stays as it was, and derivatives of it."""
+"""MaxPoolInputGrad, an op of ``bngrad``: which pools take it, what stays as it was, and derivatives of it."""
 
 from __future__ import annotations
 

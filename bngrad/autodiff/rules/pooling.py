@@ -36,7 +36,7 @@ def max_pool(back: Backward) -> Gradients:
     return [back.op("MaxPoolGrad", back.dY, indices, **attributes)]
 
 
-@gradient("MaxPoolGrad", domain=DOMAIN, inputs=(0,), zero=(1,), attributes=MAX_POOL_GRAD)
+@gradient("MaxPoolInputGrad", domain=DOMAIN, inputs=(0,), zero=(1,), attributes=MAX_POOL_GRAD)
 def max_pool_grad(back: Backward) -> Gradients:
     """d_dY = ddX at the indices of MaxPool(X); zero with respect to X."""
     indices = back.outputs_of("MaxPool", back.x(1), outputs=["y", "indices"], **back.attributes())[1]

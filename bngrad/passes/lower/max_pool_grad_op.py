@@ -1,9 +1,9 @@
-"""MaxPoolGrad of ONNX Runtime's dialect -> MaxPoolGrad of ``bngrad``, which needs no indices.
+"""MaxPoolGrad of ONNX Runtime's dialect -> MaxPoolInputGrad of ``bngrad``, which needs no indices.
 
 ::
 
     Y, indices = MaxPool(X); dX = MaxPoolGrad(dY, indices)
-    =>  Y = MaxPool(X); dX = bngrad.MaxPoolGrad(dY, X)
+    =>  Y = MaxPool(X); dX = bngrad.MaxPoolInputGrad(dY, X)
 
 ONNX Runtime's kernels of MaxPool without indices take a small part of the time. A gradient that stays is lowered.
 """
@@ -74,7 +74,7 @@ class MaxPoolGradOpPass(RewritePass):
 
 
 def _is_gradient(node: ir.Node) -> bool:
-    return (node.domain, node.op_type, len(node.inputs)) == ("", NAME, 2)
+    return (node.domain, node.op_type, len(node.inputs)) == ("", "MaxPoolGrad", 2)
 
 
 def _attributes(pool: ir.Node) -> Mapping[str, list[int] | int] | None:

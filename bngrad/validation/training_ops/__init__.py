@@ -104,7 +104,7 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     (DOMAIN, "BatchNormalizationGrad"): batch_norm.of_bngrad(reference.batch_normalization_grad),
     (DOMAIN, "BatchNormalizationStatistics"): batch_norm.of_bngrad(reference.batch_normalization_statistics),
     (DOMAIN, "BatchNormalizationTraining"): batch_norm.of_bngrad(reference.batch_normalization_training),
-    (DOMAIN, "MaxPoolGrad"): pooling.max_pool_grad_of_x,
+    (DOMAIN, "MaxPoolInputGrad"): pooling.max_pool_grad_of_x,
 }
 """The function of each op, by (domain, op type)."""
 
