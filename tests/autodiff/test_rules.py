@@ -35,6 +35,7 @@ WITHOUT_CASE = {
     *(("", name) for name in ("Bernoulli", "DynamicQuantizeLinear", "RandomNormalLike", "RandomUniformLike")),
     *(BATCH_NORM_INTERNAL, (DOMAIN, "BatchNormalizationTraining")),
     *((DOMAIN, f"BatchNormalization{name}") for name in ("Grad", "ReluGrad", "Statistics")),
+    (DOMAIN, "MaxPoolInputGrad"),
 }
 """test_op_versions.py has the random ops, test_straight_through.py what differences do not show, tests/functional
 the second derivatives; a batch norm in a case becomes one of the others."""

@@ -29,6 +29,7 @@ IN_NUMPY = {("", name) for name in ("Bernoulli", "Dropout", "EyeLike", "RandomNo
 IN_NUMPY |= {("", "DynamicQuantizeLinear")}
 BATCH_NORMS = ("Grad", "ReluGrad", "Statistics", "Training")
 IN_TRAINING_GRAPHS = {BATCH_NORM_INTERNAL, *((DOMAIN, f"BatchNormalization{name}") for name in BATCH_NORMS)}
+IN_TRAINING_GRAPHS |= {(DOMAIN, "MaxPoolInputGrad")}
 WITHOUT = {("", "DequantizeLinear"), (MICROSOFT, "MatMulNBits")}
 """The ops of which `validate --against torch` says that it has no function."""
 SEQUENCES = {name for _, name in OPS if "Sequence" in name and name != "ReverseSequence"}

@@ -70,6 +70,7 @@ class Made(NamedTuple):
 
 
 SECOND_ORDER = {("bngrad", f"BatchNormalization{name}") for name in ("Grad", "ReluGrad", "Statistics")}
+SECOND_ORDER |= {("bngrad", "MaxPoolInputGrad")}
 """The rules of gradient ops, for second derivatives; tests/functional has them."""
 _BY_CONVENTION = {("", "DynamicQuantizeLinear")}
 """The rules whose gradients differences do not show; tests/autodiff/test_straight_through.py has them."""

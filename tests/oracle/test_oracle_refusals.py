@@ -185,7 +185,7 @@ REFUSED = {
     "no weights at all": (
         model("a = Neg (x)\n loss = ReduceSum <keepdims = 0> (a)", initializers=""),
         {},
-        "no weights; .* inputs are 'x'",
+        "no weights, .* with --wrt .*: the input 'x'",
     ),
     "running mean given out": (
         model(

@@ -23,7 +23,8 @@ def read(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_batch_norm_is_recognized(case):
-    ops = Counter(node.op_type for node in bngrad.rewrite(read(case)).graph.node if node.domain == "bngrad")
+    names = (node.op_type for node in bngrad.rewrite(read(case)).graph.node if node.domain == "bngrad")
+    ops = Counter(name for name in names if name.startswith("BatchNormalization"))
     assert ops == Counter(
         BatchNormalizationTraining=BATCH_NORMS[case],
         BatchNormalizationGrad=BATCH_NORMS[case] - FUSED[case],
