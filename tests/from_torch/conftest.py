@@ -1,4 +1,4 @@
-"""A seed for every test: modules draw their weights."""
+"""A seed for every test, as modules draw their weights, and PyTorch's own defaults."""
 
 from __future__ import annotations
 
@@ -9,3 +9,5 @@ import pytest
 def _seed():
     torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
     torch.manual_seed(0)
+    # The first use of torch._dynamo, as by an exporter in another test, turns them off.
+    torch.distributions.Distribution.set_default_validate_args(True)
