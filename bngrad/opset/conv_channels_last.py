@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from bngrad.opset import onnx_registry
-from bngrad.opset.convolutions import ATTRIBUTES, INTEGERS, schema_of
+from bngrad.opset.convolutions import ATTRIBUTES, inference_inputs, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,22 +62,7 @@ def output_sizes(sizes: Sequence[int | None], attributes: Mapping[str, Sequence[
 
 def _infer(context: onnx.shape_inference.InferenceContext) -> None:
     """Infers the type of Y from X, with N of X, M of W, and the spatial dimensions by the attributes."""
-    lists = {name: context.get_attribute(name).ints for name in ATTRIBUTES if name not in INTEGERS}
-    rank = len(lists["kernel_shape"])
-    for name, values in lists.items():
-        if len(values) != rank * (2 if name == "pads" else 1) or (name == "strides" and 0 in values):
-            message = f"{name} is {list(values)}, which does not fit a kernel of {rank} dimensions"
-            raise onnx.shape_inference.InferenceError(message)
-    types = {name: context.get_input_type(index) for index, name in enumerate(INPUTS)}
-    shapes = {
-        name: value.tensor_type.shape.dim
-        for name, value in types.items()
-        if value is not None and value.tensor_type.HasField("shape")
-    }
-    for name, shape in shapes.items():
-        if len(shape) != 2 + rank:
-            message = f"{name} has {len(shape)} dimensions; expected {2 + rank}, for a kernel of {rank}"
-            raise onnx.shape_inference.InferenceError(message)
+    lists, types, shapes = inference_inputs(context, ATTRIBUTES, INPUTS)
     if (x := types.get("X")) is None:
         return
     result = onnx.TypeProto()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import onnx
 from onnx import helper
 from onnx.defs import OpSchema
 
@@ -12,7 +13,7 @@ from bngrad.opset.domain import DOMAIN, VERSION
 from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MIN_IR_VERSION = 10
 """The oldest ONNX IR version with overloads, by which nodes of these ops name their functions."""
@@ -73,3 +74,35 @@ def schema_of(
             for value, text in attributes.items()
         ],
     )
+
+
+def inference_inputs(
+    context: onnx.shape_inference.InferenceContext, attributes: Iterable[str], inputs: Iterable[str]
+) -> tuple[dict[str, list[int]], dict[str, onnx.TypeProto], dict[str, Any]]:
+    """Returns what the shape of Y follows from: lists of attributes, types, and the dimensions that are known.
+
+    Args:
+        context: A node.
+        attributes: The names of its attributes.
+        inputs: The names of its inputs.
+
+    Raises:
+        InferenceError: A list or an input does not fit the rank of the kernel.
+    """
+    lists = {name: list(context.get_attribute(name).ints) for name in attributes if name not in INTEGERS}
+    rank = len(lists["kernel_shape"])
+    for name, values in lists.items():
+        if len(values) != rank * (2 if name == "pads" else 1) or (name == "strides" and 0 in values):
+            message = f"{name} is {values}, which does not fit a kernel of {rank} dimensions"
+            raise onnx.shape_inference.InferenceError(message)
+    types = {name: context.get_input_type(index) for index, name in enumerate(inputs)}
+    shapes = {
+        name: value.tensor_type.shape.dim
+        for name, value in types.items()
+        if value is not None and value.tensor_type.HasField("shape")
+    }
+    for name, shape in shapes.items():
+        if len(shape) != 2 + rank:
+            message = f"{name} has {len(shape)} dimensions; expected {2 + rank}, for a kernel of {rank}"
+            raise onnx.shape_inference.InferenceError(message)
+    return lists, types, shapes

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from bngrad.opset import onnx_registry
 from bngrad.opset.conv_channels_last import output_sizes
-from bngrad.opset.convolutions import ATTRIBUTES, INTEGERS, schema_of
+from bngrad.opset.convolutions import ATTRIBUTES, INTEGERS, inference_inputs, schema_of
 from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
@@ -82,22 +82,7 @@ def conv_function(opset: int) -> ir.Graph:
 
 def _infer_conv(context: onnx.shape_inference.InferenceContext) -> None:
     """Infers the type of Y from X, with N of X, M of W, and the spatial dimensions by the attributes."""
-    lists = {name: list(context.get_attribute(name).ints) for name in ATTRIBUTES if name not in INTEGERS}
-    rank = len(lists["kernel_shape"])
-    for name, values in lists.items():
-        if len(values) != rank * (2 if name == "pads" else 1) or (name == "strides" and 0 in values):
-            message = f"{name} is {values}, which does not fit a kernel of {rank} dimensions"
-            raise onnx.shape_inference.InferenceError(message)
-    types = {name: context.get_input_type(index) for index, name in enumerate(CONV_SIGNATURE[0])}
-    shapes = {
-        name: value.tensor_type.shape.dim
-        for name, value in types.items()
-        if value is not None and value.tensor_type.HasField("shape")
-    }
-    for name, shape in shapes.items():
-        if len(shape) != 2 + rank:
-            message = f"{name} has {len(shape)} dimensions; expected {2 + rank}, for a kernel of {rank}"
-            raise onnx.shape_inference.InferenceError(message)
+    lists, types, shapes = inference_inputs(context, ATTRIBUTES, CONV_SIGNATURE[0])
     if (x := types.get("X")) is None:
         return
     result = onnx.TypeProto()
