@@ -5,30 +5,25 @@
 #include <string>
 
 #include "core/dispatch.hpp"
+#include "ort/attribute_checks.hpp"
 #include "ort/op.hpp"
 
 namespace bngrad {
 namespace {
 
-// An attribute with `count` values of `least` or more.
-Shape Numbers(const NodeAttributes& a, const char* name, size_t count, int64_t least) {
-  const Shape values = a.GetInts(name);
-  bool fits = values.size() == count;
-  for (const int64_t value : values) fits = fits && value >= least && value <= INT32_MAX;
-  if (fits) return values;
-  throw InvalidArgument(std::string("attribute ") + name + " is " + ToString(values) + "; expected " +
-                        std::to_string(count) + " values of " + std::to_string(least) + " or more");
-}
-
 class DepthwiseNode : public Node {
  public:
   explicit DepthwiseNode(const NodeAttributes& a)
       : rank_(a.GetInts("kernel_shape").size() == 1 ? 1 : 2),
-        kernel_(Numbers(a, "kernel_shape", rank_, 1)),
-        strides_(Numbers(a, "strides", rank_, 1)),
-        dilations_(Numbers(a, "dilations", rank_, 1)),
-        pads_(Numbers(a, "pads", 2 * rank_, 0)),
+        kernel_(a.GetInts("kernel_shape")),
+        strides_(a.GetInts("strides")),
+        dilations_(a.GetInts("dilations")),
+        pads_(a.GetInts("pads")),
         group_(a.GetInt("group")) {
+    CheckEach("kernel_shape", kernel_, rank_, 1);
+    CheckEach("strides", strides_, rank_, 1);
+    CheckEach("dilations", dilations_, rank_, 1);
+    CheckEach("pads", pads_, 2 * rank_, 0);
     if (group_ < 1) {
       throw InvalidArgument("attribute group is " + std::to_string(group_) + "; expected 1 or more");
     }
