@@ -165,6 +165,10 @@ class Backward(NodeSite):
         """Returns a value of the same type, whose type is known: new values have none."""
         return self.dY if value.dtype is None else value
 
+    def add_function(self, function: ir.Function) -> None:
+        """Adds a copy of a function to the model, if it has none of its name."""
+        self._context.model.functions.setdefault(function.identifier(), function.clone())
+
     def refuse(self, reason: str) -> NoReturn:
         """Raises the error that this node has no gradient, with the reason.
 

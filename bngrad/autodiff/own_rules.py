@@ -1,16 +1,19 @@
-"""Gradient rules of users, for ops of their own."""
+"""Gradient rules of users, for ops of their own: a Python function, or a function of ONNX."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import onnx
 import onnx_ir as ir
 
 from bngrad.arguments import require_names
+from bngrad.autodiff.function_rules import function_attributes, rule_from_function
 from bngrad.autodiff.rule import Rule
 from bngrad.autodiff.rules import RULES
 from bngrad.errors import InputError
+from bngrad.opset.op_attributes import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,13 +33,18 @@ def gradient(
     inputs: Sequence[int] | None = (0,),
     zero: Sequence[int] = (),
     attributes: Sequence[str] | None = None,
-) -> Callable[[RuleFunction], RuleFunction]:
+) -> Callable[[Any], Any]:
     """Registers a function as the gradient rule of an op of your own, for this process.
 
-    The function takes a `bngrad.Backward`: the node, the gradients of its outputs, and methods that make nodes of
-    the backward pass. It returns a list with a value for each input of the node: the gradient with respect to it,
-    of its type and shape, or None where that is 0 or not needed. A rule that is registered again replaces the
-    earlier one.
+    A Python function takes a `bngrad.Backward`: the node, the gradients of its outputs, and methods that make
+    nodes of the backward pass. It returns a list with a value for each input of the node: the gradient with
+    respect to it, of its type and shape, or None where that is 0 or not needed.
+
+    A function of ONNX, an `onnx.FunctionProto` or one of onnxscript, takes the inputs of the node, its outputs,
+    and the gradients of its outputs. It returns the gradients of ``inputs``, in this order. Its attributes are
+    those of the node.
+
+    A rule that is registered again replaces the earlier one.
 
     Args:
         domain: The domain of the op; one of ONNX's own ops has a rule of bngrad or none at all.
@@ -44,13 +52,15 @@ def gradient(
         inputs: The inputs that get a gradient; None for all. Another float input must be constant, or the node is
             refused.
         zero: Other float inputs, with a gradient of 0.
-        attributes: The attributes that the rule was written for; a node with another one is refused. None for any.
+        attributes: The attributes that the rule was written for; a node with another one is refused. None for any,
+            or for those of a function of ONNX.
 
     Returns:
         A decorator, which returns the function.
 
     Raises:
-        InputError: The op has a rule of bngrad, or is one of ONNX's default domain.
+        InputError: The op has a rule of bngrad, or is one of ONNX's default domain; or the function is neither of
+            Python nor a valid one of ONNX.
     """
     require_names(attributes=attributes)
     key = ("" if domain == "ai.onnx" else domain, op_type)
@@ -59,16 +69,39 @@ def gradient(
             f"op {op_type!r} of domain {domain!r} is not yours; expected an op of a domain of your own"
         )
 
-    def register(function: RuleFunction) -> RuleFunction:
-        @functools.wraps(function)
-        def checked(back: Backward) -> Gradients:
-            return _checked(function(back), len(back.node.inputs), f"{domain}.{op_type}")
+    def register(function: Any) -> Any:  # noqa: ANN401
+        op, supported = f"{domain}.{op_type}", attributes
+        to_proto = getattr(function, "to_function_proto", None)  # of onnxscript
+        form = function if to_proto is None else to_proto()
+        if isinstance(form, onnx.FunctionProto):
+            rule = rule_from_function(form, op, inputs)
+            supported = function_attributes(form) if supported is None else supported
+        elif callable(form):
+            rule = form
+        else:
+            raise InputError(
+                f"the gradient rule of {op} is {form!r}; expected a function of Python, an onnx.FunctionProto, or "
+                "a function of onnxscript"
+            )
 
-        supported = None if attributes is None else dict.fromkeys(attributes, ())
-        RULES[key] = Rule(checked, None if inputs is None else tuple(inputs), tuple(zero), attributes=supported)
+        @functools.wraps(rule)
+        def checked(back: Backward) -> Gradients:
+            return _checked(rule(back), len(back.node.inputs), op)
+
+        RULES[key] = Rule(
+            checked,
+            None if inputs is None else tuple(inputs),
+            tuple(zero),
+            attributes=None if supported is None else dict.fromkeys(supported, ANY),
+        )
         return function
 
     return register
+
+
+def has_own_rules() -> bool:
+    """Returns whether there is a rule of the user, for an op that a library of theirs computes."""
+    return len(RULES) > len(_BUILT_IN)
 
 
 def _checked(gradients: Gradients, count: int, op: str) -> Gradients:

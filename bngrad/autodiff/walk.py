@@ -11,6 +11,7 @@ from bngrad.autodiff.backward import Backward, BlockedInBodyError, NoGradientErr
 from bngrad.autodiff.contradictions import contradiction
 from bngrad.autodiff.dependence import moving_in_body, moving_values, reaching
 from bngrad.autodiff.edges import reads, rule_of, smooth_inputs, why_no_gradient
+from bngrad.autodiff.function_rules import inline_rules
 from bngrad.autodiff.fused_ops import UNKNOWN_FORM
 from bngrad.autodiff.hidden_paths import refuse_hidden_paths
 from bngrad.autodiff.loss_and_wrt import IndependentError
@@ -67,7 +68,9 @@ def add_gradients(
         )
     refuse_taken_names((str(output.name) for output in model.graph.outputs), (str(value.name) for value in wrt))
     refuse_hidden_paths(loss, moving)
-    return _Walk(_Model(model), model.graph, moving).run(loss, wrt, seed)
+    gradients = _Walk(_Model(model), model.graph, moving).run(loss, wrt, seed)
+    inline_rules(model)
+    return gradients
 
 
 def refuse_taken_names(taken: Iterable[str], wrt: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 from bngrad.autodiff.forward_info import KEY as FORWARD_INFO
 from bngrad.autodiff.forward_info import read_forward_info
 from bngrad.autodiff.metadata import write_training_graph
+from bngrad.autodiff.own_rules import has_own_rules
 from bngrad.autodiff.training_graph import training_graph
 from bngrad.errors import InputError
 from bngrad.graph.framework import framework_of
@@ -122,6 +123,7 @@ def differentiate(
             memory=options.memory,
             unbiased_running_var=unbiased,
             source=source,
+            custom_ops=has_own_rules(),
             distribute=passes_of_a_rank(training) if sync else [],
             in_place=True,
             last=last,

@@ -7,11 +7,12 @@ import re
 import numpy as np
 import onnx.parser
 import onnxruntime
+import onnxscript
 import pytest
 
 import bngrad
 from bngrad.autodiff.rules import RULES
-from bngrad.errors import InputError, UnsupportedNodeError
+from bngrad.errors import InputError, ModelError, UnsupportedNodeError
 
 MODEL = """<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
 g (float[N, 3, 3] x, float[N, 3, 3] w) => (float loss) <float[N, 3, 3] y> {
@@ -91,3 +92,121 @@ def test_what_a_rule_returns_is_checked(register, returned, message):
 def test_ops_that_are_not_the_users(key):
     with pytest.raises(InputError, match="is not yours"):
         bngrad.gradient(*key)
+
+
+INVERSE_GRAD = """<domain: "my", opset_import: ["" : %d]>
+InverseGrad (x, y, dy) => (dx) {
+  t = Transpose <perm = [0, 2, 1]> (y)
+  a = MatMul (t, dy)
+  b = MatMul (a, t)
+  dx = Neg (b)
+}"""
+
+
+def in_onnxscript(opset: int):
+    op, domain = getattr(onnxscript, f"opset{opset}"), onnxscript.values.Opset("my", 1)
+
+    @onnxscript.script(domain, default_opset=op)
+    def inverse_grad(x, y, dy):  # noqa: ARG001 - a rule takes it
+        t = op.Transpose(y, perm=[0, 2, 1])
+        return op.Neg(op.MatMul(op.MatMul(t, dy), t))
+
+    return inverse_grad
+
+
+@pytest.mark.parametrize("opset", [17, 18], ids=str)
+@pytest.mark.parametrize("form", ["text", "onnxscript"])
+def test_a_function_of_onnx_is_a_rule(register, form, opset):
+    rule = onnx.parser.parse_function(INVERSE_GRAD % opset) if form == "text" else in_onnxscript(opset)
+    assert register("com.microsoft", "Inverse")(rule) is rule
+    model = onnx.parser.parse_model(MODEL % "")
+    by_function = bngrad.differentiate(model, wrt=["x"])
+    assert not by_function.functions
+    register("com.microsoft", "Inverse")(inverse)
+    by_python = bngrad.differentiate(model, wrt=["x"])
+    rng = np.random.default_rng(0)
+    feeds = {name: np.float32(rng.standard_normal((2, 3, 3)) + 3 * np.eye(3)) for name in "xw"}
+    results = [
+        onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"]).run(
+            ["x_grad"], feeds
+        )[0]
+        for graph in (by_function, by_python)
+    ]
+    np.testing.assert_array_equal(*results)
+
+
+TWICE = """<ir_version: 8, opset_import: ["" : 18, "my" : 1]>
+g (float[N] x, float[N] w) => (float loss) <float[N] y, float[N] z> {
+  y, z = my.Both%s (x, w)
+  a = ReduceSum <keepdims = 0> (y)
+  loss = Identity (a)
+}"""
+BOTH = """<domain: "my", opset_import: ["" : 18]>
+Both <alpha> (x, w) => (y, z) {
+  scale = Constant <value_float: float = @alpha> ()
+  s = Mul (scale, x)
+  y = Mul (s, w)
+  z = Add (x, w)
+}"""
+SCALE = """<domain: "other", opset_import: ["" : 18]>
+Scale <alpha> (x) => (y) {
+  scale = Constant <value_float: float = @alpha> ()
+  y = Mul (scale, x)
+}"""
+BOTH_GRAD = """<domain: "my", opset_import: ["" : 18, "other" : 1]>
+BothGrad <alpha> (x, w, y, z, dy, dz) => (dx, dw) {
+  s = other.Scale <alpha: float = @alpha> (dy)
+  a = Mul (s, w)
+  b = Mul (s, x)
+  dx = Add (a, dz)
+  dw = Add (b, dz)
+}"""
+
+
+def test_a_function_of_onnx_has_the_attributes_inputs_and_outputs_of_the_node(register):
+    register("my", "Both", inputs=None)(onnx.parser.parse_function(BOTH_GRAD))
+    graph = bngrad.differentiate(onnx.parser.parse_model(TWICE % " <alpha = 3.0>"), wrt=["x", "w"])
+    graph.functions.extend(map(onnx.parser.parse_function, (BOTH, SCALE)))  # in the place of a library
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    x, w = np.float32([1, 2]), np.float32([5, 7])
+    dx, dw = session.run(["x_grad", "w_grad"], {"x": x, "w": w})
+    np.testing.assert_array_equal(dx, 3 * w)  # z is not read: its gradient is 0
+    np.testing.assert_array_equal(dw, 3 * x)
+
+
+@pytest.mark.parametrize(
+    ("rule", "attributes", "message"),
+    [
+        (BOTH_GRAD, "", "it has no attribute 'alpha'; its gradient rule expects one"),
+        (BOTH_GRAD, " <alpha = 1.0, beta = 2>", "it has the attribute 'beta'; expected only alpha"),
+        (BOTH_GRAD.replace("y, z, dy", "dy"), " <alpha = 1.0>", "takes 4 inputs; expected 6, its 2 inputs"),
+        (BOTH_GRAD.replace("(dx, dw)", "(dx)"), " <alpha = 1.0>", "returns 1 gradients; expected 2"),
+    ],
+    ids=["no attribute", "another attribute", "inputs", "outputs"],
+)
+def test_nodes_that_a_function_of_onnx_does_not_fit(register, rule, attributes, message):
+    register("my", "Both", inputs=None)(onnx.parser.parse_function(rule))
+    with pytest.raises(UnsupportedNodeError, match=re.escape(message)):
+        bngrad.differentiate(onnx.parser.parse_model(TWICE % attributes), wrt=["x", "w"])
+
+
+def test_a_function_of_another_opset_is_refused(register):
+    register("com.microsoft", "Inverse")(onnx.parser.parse_function(INVERSE_GRAD % 23))
+    with pytest.raises(ModelError, match="'' has version 18 in the model but version 23 in the function"):
+        bngrad.differentiate(onnx.parser.parse_model(MODEL % ""), wrt=["x"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (3, "is 3; expected a function of Python, an onnx.FunctionProto"),
+        (
+            onnx.parser.parse_function(BOTH_GRAD),
+            "returns 2 gradients; expected 1, one for each input of inputs=(0,)",
+        ),
+    ],
+    ids=["no function", "outputs"],
+)
+def test_rules_that_are_refused_at_once(register, rule, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        register("my", "Both")(rule)

@@ -1,0 +1,99 @@
+"""Gradient rules that are functions of ONNX; their nodes become nodes of the backward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from bngrad.autodiff.control_flow.body_copy import zeros_like
+from bngrad.errors import InputError
+from bngrad.passes.prepare.inline_functions import inline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnx
+
+    from bngrad.autodiff.backward import Backward
+    from bngrad.autodiff.rule import Gradients
+
+_DOMAIN = "bngrad.rule"
+"""The domain of the functions, until they are inlined."""
+
+
+def function_attributes(proto: onnx.FunctionProto) -> list[str]:
+    """Returns the names of the attributes of a function, with and without defaults."""
+    return [*proto.attribute, *(attribute.name for attribute in proto.attribute_proto)]
+
+
+def rule_from_function(
+    proto: onnx.FunctionProto, op: str, inputs: Sequence[int] | None
+) -> Callable[[Backward], Gradients]:
+    """Returns the rule that a function is.
+
+    Args:
+        proto: The function: of the inputs, outputs and gradients of the outputs of a node, to the gradients.
+        op: The name of the op.
+        inputs: The inputs that it returns the gradients of; None for all.
+
+    Raises:
+        InputError: The function is not valid, or returns another number of gradients.
+    """
+    try:
+        function = ir.from_proto(proto)
+    except Exception as error:
+        raise InputError(
+            f"the gradient rule of {op} is no valid function: {' '.join(str(error).split())}"
+        ) from error
+    function.domain, function.name = _DOMAIN, op
+    if inputs is not None and len(function.outputs) != len(inputs):
+        raise InputError(
+            f"the gradient rule of {op} returns {len(function.outputs)} gradients; expected {len(inputs)}, one "
+            f"for each input of inputs={tuple(inputs)}"
+        )
+
+    def rule(back: Backward) -> Gradients:
+        node = back.node
+        taken, count = len(node.inputs) + 2 * len(node.outputs), len(function.inputs)
+        if taken != count:
+            back.refuse(
+                f"its gradient rule takes {count} inputs; expected {taken}, its {len(node.inputs)} inputs, its "
+                f"{len(node.outputs)} outputs, and their gradients"
+            )
+        indices = range(len(node.inputs)) if inputs is None else inputs
+        if len(function.outputs) != len(indices):
+            back.refuse(f"its gradient rule returns {len(function.outputs)} gradients; expected {len(indices)}")
+        for name in proto.attribute:
+            if name not in node.attributes:
+                back.refuse(f"it has no attribute {name!r}; its gradient rule expects one")
+        outputs = [back.y(index) for index in range(len(node.outputs))]
+        seeds = [zeros_like(back, y) if dY is None else dY for y, dY in zip(outputs, back.all_dY, strict=True)]
+        results = back.outputs_of(
+            function.name,
+            *(*node.inputs, *outputs, *seeds),
+            domain=_DOMAIN,
+            outputs=[f"of_input_{index}" for index in indices],
+            **back.attributes(),
+        )
+        back.add_function(function)
+        gradients: list[ir.Value | None] = [None] * len(node.inputs)
+        for index, result in zip(indices, results, strict=True):
+            gradients[index] = result if back.needs(index) else None
+        return gradients
+
+    return rule
+
+
+def inline_rules(model: ir.Model) -> None:
+    """Replaces the calls of such functions by their nodes.
+
+    Raises:
+        ModelError: A function imports ops in another version than the model.
+    """
+    rules = [function for function in model.functions.values() if function.domain == _DOMAIN]
+    for function in rules:
+        for domain, version in function.opset_imports.items():
+            model.opset_imports.setdefault(domain, version)
+    if rules:
+        inline(model, lambda function: function.domain == _DOMAIN)
