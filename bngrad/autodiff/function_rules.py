@@ -41,7 +41,7 @@ def rule_from_function(
         InputError: The function is not valid, or returns another number of gradients.
     """
     try:
-        function = ir.from_proto(proto)
+        function = ir.serde.deserialize_function(proto)
     except Exception as error:
         raise InputError(
             f"the gradient rule of {op} is no valid function: {' '.join(str(error).split())}"
