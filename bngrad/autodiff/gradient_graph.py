@@ -112,7 +112,7 @@ def _function(
     needed = list(dict.fromkeys((request.y, *outputs)))
     part = _forward(model, request, needed)
     new_names = dict(zip(needed, (str(value.name) for value in part.graph.outputs), strict=True))
-    frozen = [str(node.name) for node in part.graph if is_of_onnx(node) and not is_trained(node)]
+    frozen = [str(node.name) for node in nodes_of(part.graph) if is_of_onnx(node) and not is_trained(node)]
     try:
         options = ForwardOptions(loss=new_names[request.y], wrt=request.wrt, frozen=frozen)
         training = training_graph(part, options)

@@ -18,6 +18,7 @@ from bngrad.autodiff.batch_norm_modes import (
     refuse_folded,
     refuse_unknown_modes,
 )
+from bngrad.autodiff.body_statistics import NEW_NAME, require_trainable
 from bngrad.autodiff.chosen_stops import with_chosen_stops
 from bngrad.autodiff.control_flow.body_types import infer_bodies
 from bngrad.autodiff.control_flow.prepare import fold_branches
@@ -41,13 +42,14 @@ from bngrad.autodiff.straight_through import stop_roundings
 from bngrad.autodiff.torch_gradients import with_torch_gradients
 from bngrad.autodiff.torch_numbers import with_torch_numbers
 from bngrad.autodiff.weights import default_weights
-from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.errors import UnsupportedNodeError
 from bngrad.graph.batch_norms import require_parameters
 from bngrad.graph.constant_value import lift_constant
 from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.nodes import ORIGIN, all_nodes, describe, refuse_training_graph
 from bngrad.graph.pool_windows import windows_beyond
 from bngrad.graph.same_values import origin
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.graph.torch_records import recorded_mode
 from bngrad.opset.functions import DOMAIN, FUNCTIONS
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
@@ -66,7 +68,7 @@ from bngrad.passes.prepare.stable_logs import StableLogsPass
 from bngrad.passes.prepare.time_first import put_time_first
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from bngrad.autodiff.running_statistics import Statistic
     from bngrad.options import ForwardOptions, SharedStatistics
@@ -111,7 +113,7 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     if _reshape_to_channels(model.graph, names):
         InferTypesPass()(model)
     FoldAffinePass(names)(model)
-    trained = [node for node in _batch_norms(model.graph) if is_trained(node)]
+    trained = [node for node in nodes_of(graph) if is_of_onnx(node) and is_trained(node)]
     ghosts = with_ghost_batches(trained)
     if ghosts:
         _relate_statistics(model, trained)
@@ -152,8 +154,9 @@ def with_modes(model: ir.Model, opset: int, options: ForwardOptions) -> tuple[ir
     statistics = find_statistics(model, names)
     name_nodes(model)
     set_modes(model, options.frozen, options.training)
+    require_trainable(model.graph, statistics, is_trained)
     give_own_statistics(model.graph, statistics, options.shared_statistics)
-    for node in list(model.graph):
+    for node in list(nodes_of(model.graph)):
         # Shape inference accepts a batch norm only with the number of outputs of its mode.
         if is_trained(node):
             return_statistics(model.graph, node, names)
@@ -221,66 +224,41 @@ def set_modes(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -
 
     Raises:
         ModelError: A pattern matches no batch norm; both options match one and neither is narrower; batch norms in
-            training mode were folded into layers, or are in the body of another node; or ``training`` has
-            ``auto``, and the mode of a batch norm is not recorded.
+            training mode were folded into layers; or ``training`` has ``auto``, and the mode of a batch norm is
+            not recorded.
     """
-    called = node_names(model)
-    batch_norms = [node for node in model.graph if is_of_onnx(node) or is_of_tensorflow(node)]
-    inside = batch_norms_in_bodies(model.graph)
-    folded = folded_in_training_mode(model.graph)
-    modes = chosen_modes({node: called[node] for node in (*batch_norms, *inside, *folded)}, frozen, training)
+    called, graph = node_names(model), model.graph
+    batch_norms = [node for node in nodes_of(graph) if is_of_onnx(node) or is_of_tensorflow(node)]
+    folded = folded_in_training_mode(graph)
+    modes = chosen_modes({node: called[node] for node in (*batch_norms, *folded)}, frozen, training)
     refuse_folded(folded, modes)
-    _freeze_bodies(inside, modes)
     left = [node for node in batch_norms if is_of_onnx(node) and node not in modes and not is_trained(node)]
+    left = [node for node in left if reads_given(node, graph)]
     if AUTO in training:
-        refuse_unknown_modes([node for node in left if recorded_mode(node) is None and reads_given(node)])
-    modes |= dict.fromkeys(put_in_training_mode(filter(reads_given, left)), 1)
+        refuse_unknown_modes([node for node in left if recorded_mode(node) is None])
+    modes |= dict.fromkeys(put_in_training_mode(left), 1)
     for node in batch_norms:
         if node in modes:
             attribute = "training_mode" if is_of_onnx(node) else "is_training"
             node.attributes[attribute] = ir.AttrInt64(attribute, modes[node])
 
 
-def batch_norms_in_bodies(graph: ir.Graph) -> list[ir.Node]:
-    """Returns the batch norms in bodies of If, Loop and Scan."""
-    main = set(graph)
-    nodes = (node for node in ir.traversal.RecursiveGraphIterator(graph) if node not in main)
-    return [node for node in nodes if is_of_onnx(node) or is_of_tensorflow(node) or is_ours(node)]
+def reads_given(node: ir.Node, graph: ir.Graph) -> bool:
+    """Returns whether a batch norm's running mean is an input or a constant, and not computed from the data.
 
-
-def _freeze_bodies(inside: Sequence[ir.Node], modes: Mapping[ir.Node, int]) -> None:
-    """Sets the inference mode of batch norms in bodies for which it is chosen.
-
-    Raises:
-        ModelError: One is in training mode: no output of the model could hold its new running statistics.
+    Args:
+        node: The batch norm.
+        graph: The main graph; an input of a body is no input of the model.
     """
-    for node in inside:
-        mode = modes.get(node)
-        if mode == 0 and is_of_onnx(node):
-            _freeze(node)
-        elif mode == 0 and is_of_tensorflow(node):
-            node.attributes["is_training"] = ir.AttrInt64("is_training", 0)
-        elif mode or is_trained(node) or recorded_mode(node):
-            raise ModelError(
-                f"{describe(node)} is a batch norm in training mode in the body of another node, where its "
-                "running statistics would not be updated; move it out of the body, or name it with --frozen "
-                "(frozen=)"
-            )
-
-
-def reads_given(node: ir.Node) -> bool:
-    """Returns whether a batch norm's running mean is an input or a constant, and not computed from the data."""
     mean = node.inputs[3] if len(node.inputs) > 3 else None
-    return mean is not None and is_given(origin(mean))
-
-
-def _batch_norms(graph: ir.Graph) -> list[ir.Node]:
-    return [node for node in graph if is_of_onnx(node)]
+    source = None if mean is None else origin(mean)
+    return source is not None and is_given(source) and (not source.is_graph_input() or source.graph is graph)
 
 
 def _reshape_to_channels(graph: ir.Graph, names: Names) -> bool:
     """Reshapes the data of batch norms of rank 1, and of frozen ones of unknown rank, to [N, C, S]."""
-    nodes = [n for n in _batch_norms(graph) if (x := n.inputs[0]) is not None and _lacks_channels(n, x)]
+    batch_norms = filter(is_of_onnx, nodes_of(graph))
+    nodes = [node for node in batch_norms if (x := node.inputs[0]) is not None and _lacks_channels(node, x)]
     for node in nodes:
         described = describe(node)
         collapse_spatial(node, [0], [0], names)
@@ -307,7 +285,8 @@ def return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
     """Adds the new running statistics of a batch norm in training mode to the outputs of the graph.
 
     Statistics that the next batch norm of a chain reads stay internal unless the model outputs them. So do
-    statistics of other systems' batch norms that are computed from something other than an input.
+    statistics of batch norms in bodies, and those of other systems' batch norms that are computed from something
+    other than an input.
     """
     node.resize_outputs(max(3, len(node.outputs)))
     for value, old in zip(node.outputs[1:3], node.inputs[3:5], strict=True):
@@ -315,7 +294,9 @@ def return_statistics(graph: ir.Graph, node: ir.Node, names: Names) -> None:
             continue
         value.name = value.name or names.fresh(f"{old.name}_new")
         value.type, value.shape = old.type or value.type, old.shape or value.shape
-        if not value.is_graph_output() and not any(is_statistic(*use) for use in value.uses()):
+        of_body = node.graph is not graph or NEW_NAME in old.meta
+        is_internal = of_body or any(is_statistic(*use) for use in value.uses())
+        if not value.is_graph_output() and not is_internal:
             graph.outputs.append(value)
 
 

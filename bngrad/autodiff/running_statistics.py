@@ -1,5 +1,7 @@
 """The running statistics of a forward model: the batch norms that read them, and their names in a training graph.
 
+Batch norms in bodies of If, Loop and Scan are among them.
+
 Exporters write equal initializers once, and a module that is called twice reads the same statistics twice. Nothing
 else may read a statistic that a training graph updates, so `differentiate` separates shared statistics, and
 `finalize` restores the trained ones by the same names. The names depend only on the forward model, not on which
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bngrad.graph.constant_value import constant_value
 from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.same_values import origin, readers
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.graph.torch_records import batch_norm_call, recorded_module, recorded_names
 from bngrad.opset.functions import DOMAIN
 from bngrad.passes.imports.tensorflow.node import FORWARDS
@@ -33,7 +36,7 @@ _KINDS = {3: "running_mean", 4: "running_var"}
 
 
 class Statistic(NamedTuple):
-    """A running mean or variance of one batch norm of the main graph."""
+    """A running mean or variance of one batch norm of the main graph or of a body."""
 
     node: ir.Node
     slot: int
@@ -45,7 +48,7 @@ class Statistic(NamedTuple):
     name: str
     """The name of its own input of a training graph: the source's name if nothing else reads the source."""
     new_name: str
-    """The name of the output with its new value."""
+    """The name of the output of the main graph with its new value."""
     chain: str
     """The name of the input for all batch norms that read the source as the same statistic."""
     new_chain: str
@@ -66,48 +69,56 @@ class Statistic(NamedTuple):
 
 
 def find_statistics(model: ir.Model, names: Names) -> list[Statistic]:
-    """Returns the running statistics of the batch norms of the main graph, in the order of the nodes.
+    """Returns the running statistics of batch norms, in the order of the nodes.
 
-    Statistics that depend on the data or on weights are left out, since no input could hold their new values.
+    Statistics that depend on the data or on weights are left out, since no input could hold their new values. So
+    are the inputs of bodies, and in bodies the batch norms of other systems.
 
     Args:
         model: The forward model, with its functions inlined.
         names: The source of new names; it must be unused, so that the names depend only on the model.
     """
-    called = node_names(model)
-    places = []
-    for node in filter(_reads_statistics, model.graph):
-        for index in _KINDS:
-            operand = node.inputs[index] if index < len(node.inputs) else None
-            source = None if operand is None else origin(operand)
-            if source is None:
-                continue
-            value = constant_value(source)
-            if not is_given(source) and _moves_with_weights(source):
-                continue
-            if value is not None or source.producer() is None:
-                places.append((node, index, source, value))
+    called, graph = node_names(model), model.graph
+    places = list(_places(graph))
     buffers = _recorded_buffers([(node, index, source) for node, index, source, _ in places])
-    recorded = recorded_names(model.graph)
+    recorded = recorded_names(graph)
     groups = [(source, index, buffer) for (_, index, source, _), buffer in zip(places, buffers, strict=True)]
     sizes = Counter(groups)
     chains: dict[tuple[ir.Value, int, str | None], tuple[str, str]] = {}
     statistics = []
     for (node, index, source, value), group in zip(places, groups, strict=True):
         reading = list(readers(source)) if is_given(source) else []
-        is_only_reader = reading == [(node, index)]
+        is_only_reader = reading == [(node, index)] and source.graph is graph
         of_module = recorded.get(str(group[2])) if sizes[group] == 1 else None
         name = str(source.name) if is_only_reader else names.fresh(of_module or f"{called[node]}/{_KINDS[index]}")
-        new_name = output_name(node, index) or names.fresh(f"{name}_new")
+        new_name = output_name(node, index) if node.graph is graph else ""
+        new_name = new_name or names.fresh(f"{name}_new")
         if sizes[group] == 1:
             chains[group] = name, new_name
         elif group not in chains:
-            together = len(reading) == sizes[group]
+            together = len(reading) == sizes[group] and source.graph is graph
             base = recorded.get(str(group[2]), f"{source.name}/{_KINDS[index]}")
             chain = str(source.name) if together else names.fresh(base)
             chains[group] = chain, names.fresh(f"{chain}_new")
         statistics.append(Statistic(node, index, source, value, name, new_name, *chains[group], group[2]))
     return statistics
+
+
+def _places(graph: ir.Graph) -> Iterator[tuple[ir.Node, int, ir.Value, ir.TensorProtocol | None]]:
+    """Yields the batch norms, with the indices, sources and values of their running statistics."""
+    for node in filter(_reads_statistics, nodes_of(graph)):
+        if node.graph is not graph and not is_of_onnx(node):
+            continue
+        for index in _KINDS:
+            operand = node.inputs[index] if index < len(node.inputs) else None
+            source = None if operand is None else origin(operand)
+            if source is None or (source.is_graph_input() and source.graph is not graph):
+                continue
+            value = constant_value(source)
+            if not is_given(source) and _moves_with_weights(source):
+                continue
+            if value is not None or source.producer() is None:
+                yield node, index, source, value
 
 
 def has_recorded_chain(model: ir.Model) -> bool:

@@ -1,21 +1,23 @@
 """Gives the batch norms of a forward model running statistics that nothing else reads.
 
 In a training graph a running statistic is an input that the next step replaces. Other readers of the same
-initializer, such as another batch norm or an op that uses it as a weight, must not see the new value.
+initializer, such as another batch norm or an op that uses it as a weight, must not see the new value. A batch norm
+in a body reads the input itself; `return_statistics_of_bodies` adds the output later, under the name noted here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import onnx_ir as ir
 
+from bngrad.autodiff.body_statistics import NEW_NAME
 from bngrad.autodiff.running_statistics import is_statistic
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP
 from bngrad.errors import ModelError
-from bngrad.graph.constant_value import new_initializer
-from bngrad.graph.nodes import describe
+from bngrad.graph.constant_value import lift_constant, new_initializer
+from bngrad.graph.nodes import describe, owner
 from bngrad.graph.same_values import readers
 from bngrad.graph.torch_records import recorded_mode
 
@@ -40,8 +42,12 @@ def separate_statistics(
     weights = _read_as_weights(statistics)
     for statistic in statistics:
         if is_trained(statistic.node):
-            _read(graph, statistic, _input(graph, statistic, statistic.name))
-            _name_output(statistic, statistic.new_name)
+            value = _input(graph, statistic, statistic.name)
+            if statistic.node.graph is graph:
+                _name_output(statistic, statistic.new_name)
+            else:
+                value = _with_new_name(graph, value, statistic.new_name)
+            _read(graph, statistic, value)
         elif statistic.source in weights:
             _read(graph, statistic, _as_graph_input(graph, _input(graph, statistic, statistic.name)))
 
@@ -86,20 +92,34 @@ def chain_statistics(
         if len(updating) < minimum or (recorded_only and not in_order and members[0].buffer is None):
             separate_statistics(graph, members, is_trained)
             continue
-        current = first = read_frozen = _input(graph, members[0], members[0].chain)
-        for statistic in members:
-            if is_trained(statistic.node):
-                _read(graph, statistic, current)
-                current = _name_output(
-                    statistic, statistic.new_chain if statistic is updating[-1] else statistic.new_name
-                )
-                read_frozen = first
-            else:
-                if in_order and current is not first and read_frozen is first:
-                    read_frozen = _without_gradient(statistic.node, current)
-                _read(graph, statistic, read_frozen)
+        if any(statistic.node.graph is not graph for statistic in updating):
+            if in_order and (members != group or len(updating) < len(members)):
+                _refuse_order(updating[0])
+            first = _with_new_name(graph, _input(graph, members[0], members[0].chain), members[0].new_chain)
+            for statistic in members:
+                _read(graph, statistic, first)
+            continue
+        _chain(graph, members, updating, in_order=in_order)
         if in_order:
             graph.sort()
+
+
+def _chain(
+    graph: ir.Graph, members: Sequence[Statistic], updating: Sequence[Statistic], *, in_order: bool
+) -> None:
+    """Lets batch norms of the main graph update a statistic in turn; frozen ones read it, in order or at first."""
+    current = first = read_frozen = _input(graph, members[0], members[0].chain)
+    for statistic in members:
+        if statistic in updating:
+            _read(graph, statistic, current)
+            current = _name_output(
+                statistic, statistic.new_chain if statistic is updating[-1] else statistic.new_name
+            )
+            read_frozen = first
+        else:
+            if in_order and current is not first and read_frozen is first:
+                read_frozen = _without_gradient(statistic.node, current)
+            _read(graph, statistic, read_frozen)
 
 
 def _without_gradient(reader: ir.Node, value: ir.Value) -> ir.Value:
@@ -123,7 +143,16 @@ def _refuse_reading_updated(frozen: Sequence[Statistic], first: Statistic) -> No
             )
 
 
-def replace_statistic(graph: ir.Graph, statistic: Statistic, value: ir.Value) -> None:
+def _refuse_order(statistic: Statistic) -> NoReturn:
+    """Refuses recorded calls that bodies cannot follow: in another order than the nodes, or in both modes."""
+    raise ModelError(
+        f"{describe(statistic.node)} is one of several batch norms, some in the body of another node, that read "
+        "one running statistic, and their recorded calls are in another order than the nodes, or in both modes; "
+        "pass --shared-statistics separate (shared_statistics=)"
+    )
+
+
+def replace_statistic(statistic: Statistic, value: ir.Value) -> None:
     """Connects another value to a batch norm, and removes Identity nodes that become unused."""
     old = statistic.node.inputs[statistic.slot]
     statistic.node.replace_input_with(statistic.slot, value)
@@ -132,7 +161,7 @@ def replace_statistic(graph: ir.Graph, statistic: Statistic, value: ir.Value) ->
         if maker is None or maker.op_type != "Identity":
             break
         old = maker.inputs[0]
-        graph.remove(maker, safe=True)
+        owner(maker).remove(maker, safe=True)
 
 
 def _read_as_weights(statistics: Sequence[Statistic]) -> set[ir.Value]:
@@ -155,6 +184,13 @@ def _input(graph: ir.Graph, statistic: Statistic, name: str) -> ir.Value:
     return value
 
 
+def _with_new_name(graph: ir.Graph, value: ir.Value, name: str) -> ir.Value:
+    """Notes the name of the output with the new value of a statistic that batch norms in bodies update."""
+    value = value if value.producer() is None else lift_constant(graph, value)
+    value.meta[NEW_NAME] = name
+    return value
+
+
 def _as_graph_input(graph: ir.Graph, value: ir.Value) -> ir.Value:
     if not value.is_graph_input():
         graph.inputs.append(value)
@@ -162,7 +198,7 @@ def _as_graph_input(graph: ir.Graph, value: ir.Value) -> ir.Value:
 
 
 def _read(graph: ir.Graph, statistic: Statistic, value: ir.Value) -> None:
-    replace_statistic(graph, statistic, value)
+    replace_statistic(statistic, value)
     source = statistic.source
     # Feeding an unused input would have no effect.
     if source.is_graph_input() and not source.uses() and not source.is_graph_output():

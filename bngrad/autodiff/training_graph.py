@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import onnx_ir as ir
 
+from bngrad.autodiff.body_statistics import return_statistics_of_bodies, statistics_of_bodies
 from bngrad.autodiff.chosen_stops import refuse_stopped_loss
 from bngrad.autodiff.ghost_batches import refuse_ghost_batches
 from bngrad.autodiff.loss_and_wrt import find_loss, find_wrt, reaching_values
@@ -22,6 +23,7 @@ from bngrad.graph.gc_pause import without_collections
 from bngrad.graph.name_messages import listed
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.options import ForwardOptions
@@ -84,9 +86,8 @@ def training_graph(
     """
     options = replace(options, **changes)
     result = prepare(model, options, OPSET if mixed is None else max(OPSET, MINIMUM_OPSET[mixed]))
-    for node in result.graph:
-        if unbiased_running_var and (node.domain, node.op_type) == BATCH_NORM_INTERNAL:
-            node.meta[UNBIASED] = True
+    for node in _batch_norms(result) if unbiased_running_var else ():
+        node.meta[UNBIASED] = True
     target = find_loss(result, options.loss)
     refuse_stopped_loss(target, options.stop_gradient)
     if not target.is_graph_output():
@@ -104,11 +105,14 @@ def training_graph(
     if share:
         refuse_ghost_batches(result.graph, "--sync (sync=)")
         target = share_loss(result, target, names)
-    make_inputs(result.graph, [*find_wrt(result, names, target), *running_statistics(result)])
+    statistics = [*running_statistics(result), *statistics_of_bodies(result.graph)]
+    make_inputs(result.graph, [*find_wrt(result, names, target), *statistics])
     scale = _add_loss_scale(result) if mixed == ir.DataType.FLOAT16 else None
     seed = None if scale is None else _seed(result, scale, target)
     sigmoids = enlarged_sigmoids(result)
+    batch_norms = _batch_norms(result)
     gradients = add_gradients(result, target, find_wrt(result, names, target), seed)
+    return_statistics_of_bodies(result, batch_norms)
     compute_by_exp(result, sigmoids)
     stops_to_identity(result)
     remove_unused_nodes(result)
@@ -118,6 +122,10 @@ def training_graph(
     return Training(
         result, str(target.name), gradients, running, loss_scale=None if scale is None else str(scale.name)
     )
+
+
+def _batch_norms(model: ir.Model) -> list[ir.Node]:
+    return [node for node in nodes_of(model.graph) if (node.domain, node.op_type) == BATCH_NORM_INTERNAL]
 
 
 def _require_needed(model: ir.Model, scales: Mapping[str, str], loss: ir.Value) -> None:

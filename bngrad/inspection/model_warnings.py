@@ -83,10 +83,7 @@ def model_warnings(
     warnings: dict[str, list[Iterable[str]]] = {
         "folded-batch-norms": [_folded_batch_norms(model, frozen)],
         "frozen-batch-norms": [_batch_norms_in_inference_mode(model, frozen, training)],
-        "running-statistics-not-updated": [
-            _batch_norms_without_running_statistics(model, frozen, training),
-            _running_statistics_in_bodies(model, frozen),
-        ],
+        "running-statistics-not-updated": [_batch_norms_without_running_statistics(model, frozen, training)],
         "shared-running-statistics": [shared],
         "custom-gradients-not-recorded": [_lost_custom_gradients(model)],
         "tied-weights": [tied_weights(model, names)],
@@ -107,7 +104,7 @@ def mode_notes(model: ir.Model, options: ForwardOptions = ForwardOptions()) -> l
     chosen = _matching(model, (*options.frozen, *(pattern for pattern in options.training if pattern != AUTO)))
     recorded = [
         node
-        for node in model.graph
+        for node in nodes_of(model.graph)
         if is_of_onnx(node) and node not in chosen and not is_training_batch_norm(node)
         if recorded_mode(node) and not any(map(_is_computed, node.inputs[3:5]))
     ]
@@ -179,14 +176,7 @@ def _batch_norms_in_inference_mode(
         if not mode and node not in chosen and FROZEN not in node.metadata_props
     ]
     recorded = put_in_training_mode(left)
-    outside = {*model.graph, *(node for function in model.functions.values() for node in function)}
-    if inside := [node for node in recorded if node not in outside]:
-        yield (
-            f"PyTorch's exporter wrote {counted(inside, 'batch norm')} in inference mode that PyTorch had in "
-            "training mode, in the body of another node, where running statistics cannot be updated; move it out "
-            "of the body, or name it with --frozen (frozen=)"
-        )
-    elif left and not chosen and not recorded and not any(batch_norms.values()):
+    if left and not chosen and not recorded and not any(batch_norms.values()):
         yield (
             f"the model has no batch norm in training mode, but {counted(left, 'batch norm')} in inference mode, "
             "so that their statistics are frozen; export it in training mode or pass --training '*' (training=), "
@@ -214,20 +204,6 @@ def _batch_norms_without_running_statistics(
         )
 
 
-def _running_statistics_in_bodies(model: ir.Model, frozen: Sequence[str]) -> Iterator[str]:
-    """Batch norms in training mode in bodies of If, Loop and Scan, which `differentiate` refuses."""
-    main, to_freeze = set(model.graph), _matching(model, frozen)
-    bodies = nodes_of(model.graph)
-    batch_norms = [
-        node for node in bodies if node not in main and node not in to_freeze and is_training_batch_norm(node)
-    ]
-    if batch_norms:
-        yield (
-            f"running statistics cannot be updated by {counted(batch_norms, 'batch norm')} in the body of another "
-            "node; move it out of the body, or name it with --frozen (frozen=)"
-        )
-
-
 def _lost_custom_gradients(model: ir.Model) -> Iterator[str]:
     """Warns of custom gradients, which jax2onnx does not record."""
     if loses_custom_gradients(model):
@@ -240,7 +216,7 @@ def _lost_custom_gradients(model: ir.Model) -> Iterator[str]:
 def _shared_statistics(model: ir.Model, frozen: Sequence[str], training: Sequence[str]) -> Iterator[str]:
     """Batch norms of PyTorch with the same running statistic, where the record of its module was dropped."""
     chosen = _matching(model, (*frozen, *training))
-    left = [node for node in model.graph if node.op_type == "BatchNormalization" and node not in chosen]
+    left = [node for node in nodes_of(model.graph) if is_of_onnx(node) and node not in chosen]
     groups: dict[ir.Value, list[ir.Node]] = {}
     for node in put_in_training_mode(left):
         mean = node.inputs[3] if len(node.inputs) > 3 else None

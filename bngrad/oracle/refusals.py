@@ -16,6 +16,7 @@ from bngrad.graph.batch_norms import SUPPORTED_DTYPES, is_training_batch_norm
 from bngrad.graph.name_messages import listed
 from bngrad.graph.node_reader import read_attribute, text_of
 from bngrad.graph.nodes import all_nodes, describe
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.opset.known_shapes import known_shape, type_text
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 
@@ -77,6 +78,8 @@ def refuse_running_statistics(loss: ir.Value, wrt: Sequence[ir.Value]) -> None:
 def refuse_overwritten(model: ir.Model, remedy: str) -> None:
     """Refuses a running statistic that something else reads too: BatchNormInternal overwrites it in place.
 
+    In a body that is so, since the body is copied for the backward pass.
+
     Args:
         model: A forward model, or a training graph in ORT's dialect.
         remedy: The alternative, for the message.
@@ -84,9 +87,14 @@ def refuse_overwritten(model: ir.Model, remedy: str) -> None:
     Raises:
         ModelError: There is one.
     """
-    for node in model.graph:
+    for node in nodes_of(model.graph):
         if not is_training_batch_norm(node) and (node.domain, node.op_type) != BATCH_NORM_INTERNAL:
             continue
+        if node.graph is not model.graph:
+            raise ModelError(
+                f"{describe(node)} is in the body of another node, and ONNX Runtime's own batch norm overwrites "
+                f"its running statistics in place, in each copy of the body: use {remedy}"
+            )
         for value, new in zip(node.inputs[3:5], node.outputs[1:3], strict=False):
             if value is None:
                 continue

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
+from bngrad.autodiff.body_statistics import return_statistics_of_bodies
 from bngrad.autodiff.new_statistics import new_statistics
 from bngrad.autodiff.prepare_forward import inlined, prepare
 from bngrad.autodiff.running_statistics import is_of_onnx, is_of_tensorflow
@@ -24,6 +25,7 @@ from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import unknown_name
 from bngrad.graph.nodes import all_nodes, default_opset
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.opset.gradient_names import gradient_name
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, MICROSOFT
 from bngrad.options import ForwardOptions
@@ -143,11 +145,13 @@ def _differentiated(
 ) -> tuple[ir.Model, dict[str, str], dict[str, str]]:
     """Returns a model in ORT's dialect with gradients, their names, and the names of new running statistics."""
     model = inlined(model)
-    training = ["*"] if any(is_of_onnx(node) or is_of_tensorflow(node) for node in model.graph) else []
+    batch_norms = any(is_of_onnx(node) or is_of_tensorflow(node) for node in nodes_of(model.graph))
+    training = ["*"] if batch_norms else []
     if wrt:
         graph = training_graph(model, loss=loss, wrt=wrt, training=training, shared_statistics="chain")
         return graph.model, graph.gradients, graph.running_statistics
     model = prepare(model, ForwardOptions(training=training, shared_statistics="chain"))
+    return_statistics_of_bodies(model, list(nodes_of(model.graph)))
     stops_to_identity(model)
     return model, {}, {str(old.name): str(new.name) for old, new in new_statistics(model).items()}
 

@@ -12,7 +12,7 @@ from bngrad.autodiff.loss_and_wrt import reaching_values
 from bngrad.errors import ModelError
 from bngrad.graph.constant_value import RANDOM_OPS
 from bngrad.graph.nodes import describe
-from bngrad.graph.subgraphs import subgraphs
+from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.passes.distribute.collectives import is_collective
 from bngrad.passes.distribute.reduce_gradients import ReduceGradientsPass
 from bngrad.passes.distribute.synchronize_batch_norms import SynchronizeBatchNormsPass
@@ -33,17 +33,25 @@ def passes_of_a_rank(training: Training) -> list[ir.passes.PassBase]:
     """Returns the passes that turn the training graph of a rank's share of the loss into that of one rank.
 
     Raises:
-        ModelError: The loss reads new running statistics, whose gradients would need an exchange of their own; or
-            a gradient is with respect to an input without a value. The gradients with respect to weights are
-            summed over the ranks, those with respect to data are not.
+        ModelError: A batch norm in training mode is in a body; the loss reads new running statistics, whose
+            gradients would need an exchange of their own; or a gradient is with respect to an input without a
+            value. The gradients with respect to weights are summed over the ranks, those with respect to data are
+            not.
     """
     graph = training.model.graph
+    for node in nodes_of(graph):
+        if node.op_type in _BATCH_NORMS and node.graph is not graph:
+            raise ModelError(
+                f"{describe(node)} is in the body of another node, which the ranks may run differently; with "
+                "--sync (sync=), expected it in the main graph: move it out of the body, or name it with --frozen "
+                "(frozen=)"
+            )
     loss = next(value for value in graph.outputs if value.name == training.loss)
     for value in reaching_values(loss, as_weights=True):
-        node = value.producer()
-        if node is not None and node.op_type in _BATCH_NORMS and value.index():
+        maker = value.producer()
+        if maker is not None and maker.op_type in _BATCH_NORMS and value.index():
             raise ModelError(
-                f"the loss {training.loss!r} depends on the running statistics that {describe(node)} updates; "
+                f"the loss {training.loss!r} depends on the running statistics that {describe(maker)} updates; "
                 "with --sync (sync=), expected a loss that depends only on its Y"
             )
     for name in training.gradients:

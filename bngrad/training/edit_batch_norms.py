@@ -109,18 +109,18 @@ def _require_editable(model: ir.Model, node: ir.Node, options: BatchNormOptions)
     """Refuses a batch norm that cannot be trained so.
 
     Raises:
-        ModelError: It is in the body of another node, has statistics of each element, or its running statistics
-            are computed.
+        ModelError: It has statistics of each element, its running statistics are computed, or it is to have ghost
+            batches in the body of another node.
     """
     edit = "put into training mode" if options.mode == "training" else "given ghost batches"
     if options.mode != "training" and not options.ghost:
         return
     reason = None
-    if node.graph is not model.graph:
-        reason = "it is in the body of another node, where its running statistics would not be updated"
+    if node.graph is not model.graph and options.ghost:
+        edit, reason = "given ghost batches", "it is in the body of another node; expected one of the main graph"
     elif is_per_element(node):
         reason = "it has spatial = 0, with statistics of each element"
-    elif not reads_given(node):
+    elif not reads_given(node, model.graph):
         reason = "its running statistics are computed from data or weights"
     if reason:
         raise ModelError(f"{describe(node)} cannot be {edit}: {reason}")

@@ -13,13 +13,13 @@ import numpy as np
 
 from bngrad.autodiff.batch_norm_modes import matching
 from bngrad.autodiff.control_flow.prepare import fold_branches
-from bngrad.autodiff.prepare_forward import batch_norms_in_bodies
 from bngrad.autodiff.running_statistics import find_statistics, is_of_onnx
 from bngrad.errors import ModelError
 from bngrad.graph.fresh_names import Names, node_names
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import describe
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.passes.check import check
 from bngrad.runtime.session import session
 from bngrad.training.differentiate import default_running_variance
@@ -84,7 +84,8 @@ class StatisticsEstimate:
         graph = self._model.graph
         statistics: dict[ir.Node, dict[int, Statistic]] = {}
         for statistic in find_statistics(self._model, Names(self._model)):
-            if is_of_onnx(statistic.node) and statistic.value is not None:
+            in_main_graph = statistic.node.graph is graph
+            if in_main_graph and is_of_onnx(statistic.node) and statistic.value is not None:
                 statistics.setdefault(statistic.node, {})[statistic.slot] = statistic
         names, index = node_names(self._model), {node: number for number, node in enumerate(graph)}
         complete = {node: slots for node, slots in statistics.items() if len(slots) == 2}
@@ -199,8 +200,7 @@ def chosen(
         ModelError: A pattern matches nothing, or a batch norm that is not a candidate; there are no candidates.
     """
     possible = dict.fromkeys(candidates)
-    others = [node for node in model.graph if is_of_onnx(node) and node not in possible]
-    others += batch_norms_in_bodies(model.graph)
+    others = [node for node in nodes_of(model.graph) if is_of_onnx(node) and node not in possible]
     if patterns is None:
         if not possible:
             reason = f"; {_reason(model, others[0])}" if others else ""

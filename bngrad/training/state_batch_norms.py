@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.autodiff.running_statistics import is_of_onnx
 from bngrad.graph.fresh_names import node_names
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.training.step_info import StateBatchNorm
 
 if TYPE_CHECKING:
@@ -30,14 +31,19 @@ def state_batch_norms(evaluation: ir.Model, info: StepInfo) -> tuple[StateBatchN
 
 
 def batch_norms_by_node(evaluation: ir.Model, info: StepInfo) -> dict[ir.Node, StateBatchNorm]:
-    """Returns those whose running statistics are in the state, by the nodes of the graph."""
+    """Returns those of the main graph whose running statistics are in the state, by the nodes of the graph."""
     norms = _by_node(evaluation, info)
-    return {node: norm for node, norm in norms.items() if norm.mean is not None and norm.var is not None}
+    main = set(evaluation.graph)
+    return {
+        node: norm
+        for node, norm in norms.items()
+        if node in main and norm.mean is not None and norm.var is not None
+    }
 
 
 def _by_node(evaluation: ir.Model, info: StepInfo) -> dict[ir.Node, StateBatchNorm]:
     names, result = node_names(evaluation), {}
-    for node in filter(is_of_onnx, evaluation.graph):
+    for node in filter(is_of_onnx, nodes_of(evaluation.graph)):
         tensors = [_state_of(value, info.state) for value in node.inputs[1:5]]
         if any(tensors):
             result[node] = StateBatchNorm(names[node], *tensors)

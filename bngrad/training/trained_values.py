@@ -107,7 +107,7 @@ class _Places:
             if name is not None:
                 if name not in initializers:
                     initializers[name] = new_initializer(self._graph, name, ir.tensor(self._values[name]))
-                replace_statistic(self._graph, statistic, initializers[name])
+                replace_statistic(statistic, initializers[name])
         for name in direct:
             _set(self._graph, self._given[name], self._values[name])
         return [name for name in self._values if name in initializers or name in direct]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
+from bngrad.autodiff.body_statistics import return_statistics_of_bodies
 from bngrad.autodiff.chosen_stops import with_chosen_stops
 from bngrad.autodiff.dependence import moving_values
 from bngrad.autodiff.ghost_batches import split_batch, with_ghost_batches
@@ -81,6 +82,7 @@ def forward_of(
         chain_statistics(
             own.graph, find_statistics(own, Names(own)), is_trained, recorded_only=shared_statistics is None
         )
+    return_statistics_of_bodies(own, [node for node in all_nodes(own) if is_trained(node)])
     if any(map(is_trained, with_ghost_batches(own.graph))):
         own = RaiseOpsetPass(OPSET)(own).model
         names = Names(own)

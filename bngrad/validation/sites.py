@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.autodiff.new_statistics import NEW_STATISTICS
 from bngrad.graph.nodes import all_nodes
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_GRAD, BATCH_NORM_INTERNAL
@@ -155,10 +156,13 @@ def output_kinds(original: ir.Model, gradients: Iterable[str]) -> dict[str, str]
     """
     gradients = set(gradients)
     running = {
-        value.name
-        for node in all_nodes(original)
-        if (node.domain, node.op_type) == BATCH_NORM_INTERNAL
-        for value in node.outputs[1:3]
+        *original.meta.get(NEW_STATISTICS, {}).values(),
+        *(
+            value.name
+            for node in all_nodes(original)
+            if (node.domain, node.op_type) == BATCH_NORM_INTERNAL
+            for value in node.outputs[1:3]
+        ),
     }
     kinds = {}
     for value in original.graph.outputs:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from bngrad.graph.nodes import owner
+from bngrad.graph.subgraphs import nodes_of
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 
 _INV_STD = 4
@@ -15,19 +17,19 @@ _INV_STD = 4
 
 
 def unbias_running_variances(graph: ir.Graph) -> None:
-    """Makes the running variances returned by the training-mode batch norms of a graph unbiased.
+    """Makes the running variances returned by the training-mode batch norms of a graph and its bodies unbiased.
 
     Args:
         graph: The main graph of a model of ONNX ops or ops of ORT's dialect. It is modified; names of outputs are
             kept.
     """
-    for node in list(graph):
+    for node in list(nodes_of(graph)):
         trains = (node.domain, node.op_type) == BATCH_NORM_INTERNAL or (
             (node.domain, node.op_type) == ("", "BatchNormalization")
             and node.attributes.get_int("training_mode", 0) != 0
         )
         if trains and len(node.outputs) > 2 and node.outputs[2].name:
-            _unbias(graph, node)
+            _unbias(owner(node), node)
 
 
 def _unbias(graph: ir.Graph, node: ir.Node) -> None:

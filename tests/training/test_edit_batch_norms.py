@@ -133,9 +133,17 @@ def test_what_is_refused(case):
 
 def test_other_models():
     model = onnx.parser.parse_model(INSIDE)
-    for options, edit in (({"mode": "training"}, "put into training mode"), ({"ghost": 4}, "given ghost batches")):
-        with pytest.raises(ModelError, match=f"'bn' .* cannot be {edit}: it is in the body of another node"):
-            bngrad.edit_batch_norms(model, **options)
+    for mode in (None, "training"):
+        with pytest.raises(ModelError, match=r"^Batch.*'bn' .*given ghost batches: it is in the body of another"):
+            bngrad.edit_batch_norms(model, ghost=4, mode=mode)
+    trained = bngrad.edit_batch_norms(model, mode="training")
+    graph = bngrad.differentiate(trained, loss_fn="mse", wrt=["s"])
+    names = {"bn/running_mean": "bn/running_mean_new", "bn/running_var": "bn/running_var_new"}
+    assert bngrad.read_training_graph(graph).running_statistics == names
+    frozen = bngrad.edit_batch_norms(trained, mode="frozen")
+    assert frozen.graph.output == trained.graph.output == model.graph.output
+    graph = bngrad.differentiate(frozen, loss_fn="mse", wrt=["s"])
+    assert not bngrad.read_training_graph(graph).running_statistics
     with pytest.raises(ModelError, match="the model is a training graph already"):
         bngrad.edit_batch_norms(bngrad.differentiate(stacked("float"), loss="loss", training=["*"]), mode="frozen")
     del model.graph.node[:]

@@ -9,9 +9,10 @@ import onnx
 import onnx_ir as ir
 import torch
 
+from bngrad.autodiff.body_statistics import return_statistics_of_bodies
 from bngrad.autodiff.expansion import expand
 from bngrad.autodiff.ghost_batches import refuse_ghost_batches
-from bngrad.autodiff.prepare_forward import OPSET, with_modes
+from bngrad.autodiff.prepare_forward import OPSET, is_trained, with_modes
 from bngrad.autodiff.ties import COMMON, Ties
 from bngrad.errors import BngradError, UnsupportedNodeError
 from bngrad.graph.nodes import all_nodes, default_opset, describe
@@ -70,6 +71,7 @@ class Autograd:
 
     def _prepare(self, model: ir.Model, opset: int, options: ForwardOptions) -> None:
         own, _ = with_modes(model, opset, options)
+        return_statistics_of_bodies(own, [node for node in all_nodes(own) if is_trained(node)])
         refuse_ghost_batches(own.graph, "--against torch (against=)")
         if any((node.domain, node.op_type) not in OPS for node in all_nodes(own)):
             values = (*own.graph.inputs, *own.graph.initializers.values())
@@ -82,7 +84,8 @@ class Autograd:
         seed_random_ops(wide.graph.all_nodes(), self._opset)
         for node in wide.graph:
             self._require_known(node)
-            if options.unbiased and node.op_type == "BatchNormalization":
+        for node in wide.graph.all_nodes() if options.unbiased else ():
+            if node.op_type == "BatchNormalization":
                 node.attributes["unbiased_running_var"] = ir.AttrInt64("unbiased_running_var", 1)
         self._graph = wide.graph
         self._inputs = {str(value.name) for value in (*wide.graph.inputs, *wide.graph.initializers.values())}
