@@ -4,7 +4,7 @@
 - `edges`: the inputs that gradients can flow to
 - `walk`: the backward pass, from the loss to the values that it is differentiated with respect to
 - `loss_and_wrt`, `weights`: the selection of the loss and of these values
-- `prepare_forward`: the preparation of a forward model, with `batch_norm_modes`, `running_statistics` and
-  `separate_statistics`
+- `prepare_forward`: the preparation of a forward model, with `batch_norm_modes`, `running_statistics`,
+  `separate_statistics` and `body_statistics`
 - `training_graph`: all of these steps
 """

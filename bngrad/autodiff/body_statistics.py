@@ -49,22 +49,22 @@ def require_trainable(
     Raises:
         ModelError: There is one; the message names it.
     """
-    given = {(statistic.node, statistic.slot) for statistic in statistics}
+    places = {(statistic.node, statistic.slot) for statistic in statistics}
     around: dict[ir.Graph, ir.Node] = {}
     for node in nodes_of(graph):
         around |= dict.fromkeys(subgraphs(node), node)
         if node.graph is not graph and is_trained(node):
-            _require_trainable(node, given, around)
+            _require_trainable(node, places, around)
 
 
 def _require_trainable(
-    node: ir.Node, given: Collection[tuple[ir.Node, int]], around: dict[ir.Graph, ir.Node]
+    node: ir.Node, places: Collection[tuple[ir.Node, int]], around: dict[ir.Graph, ir.Node]
 ) -> None:
     if not is_of_onnx(node):
         _refuse(node, "where only ONNX's BatchNormalization updates its running statistics")
     if ghost_size(node) is not None:
         _refuse(node, "where ghost batches are unsupported; remove them with bngrad batchnorm --ghost 0 (ghost=)")
-    if not all((node, slot) in given for slot in (3, 4)):
+    if not all((node, slot) in places for slot in (3, 4)):
         _refuse(node, "which makes or changes its running statistics; expected inputs or constants of the model")
     graph, is_repeated = owner(node), False
     while (outer := around.get(graph)) is not None:
@@ -84,9 +84,9 @@ def _refuse(node: ir.Node, reason: str) -> NoReturn:
 
 
 def statistics_of_bodies(graph: ir.Graph) -> list[ir.Value]:
-    """Returns the inputs and initializers that batch norms in bodies update."""
+    """Returns the inputs and initializers that batch norms in bodies update, without those of unused branches."""
     values = dict.fromkeys((*graph.inputs, *graph.initializers.values()))
-    return [value for value in values if NEW_NAME in value.meta]
+    return [value for value in values if NEW_NAME in value.meta and value.uses()]
 
 
 def return_statistics_of_bodies(model: ir.Model, nodes: Collection[ir.Node]) -> None:
@@ -99,9 +99,9 @@ def return_statistics_of_bodies(model: ir.Model, nodes: Collection[ir.Node]) -> 
     names, pairs = Names(model), {}
     for old in statistics_of_bodies(model.graph):
         updating = {node: index for node, index in old.uses() if node in nodes}
-        if not updating:  # in a branch that is not taken
+        if not updating:  # only frozen ones are in the branches taken
             continue
-        new = _Updates(updating, names).through(model.graph, old)
+        new = _Updates(old, updating, names).through(model.graph, old)
         if not new.is_graph_output():
             new.name = str(old.meta[NEW_NAME])
             model.graph.outputs.append(new)
@@ -110,9 +110,10 @@ def return_statistics_of_bodies(model: ir.Model, nodes: Collection[ir.Node]) -> 
 
 
 class _Updates:
-    """The batch norms that update a statistic in turn, and the index of their input that it is."""
+    """The batch norms that update a statistic in turn, with the index of their input that it is."""
 
-    def __init__(self, slots: dict[ir.Node, int], names: Names) -> None:
+    def __init__(self, old: ir.Value, slots: dict[ir.Node, int], names: Names) -> None:
+        self._old = old
         self._slots = slots
         self._names = names
 
@@ -122,7 +123,7 @@ class _Updates:
             if node in self._slots:
                 index = self._slots[node]
                 node.replace_input_with(index, current)
-                current = self._named(node.outputs[index - 2], current)
+                current = self._typed(node.outputs[index - 2])
             elif any(inner in self._slots for body in subgraphs(node) for inner in nodes_of(body)):
                 current = self._through_bodies(node, current)
         return current
@@ -134,12 +135,12 @@ class _Updates:
         for body in branches_of(node) or ():
             body.outputs.append(self._own(body, self.through(body, current)))
         node.resize_outputs(len(node.outputs) + 1)
-        return self._named(node.outputs[-1], current)
+        return self._typed(node.outputs[-1])
 
     def _through_steps(self, loop: Repetition, current: ir.Value) -> ir.Value:
         """Adds a state after the others of a Loop or Scan, which another node replaces."""
         node, body, place = loop.node, loop.body, loop.element_inputs.start
-        state = self._named(ir.Value(), current)
+        state = self._typed(ir.Value())
         body.outputs.insert(loop.lead + loop.states, self._own(body, self.through(body, state)))
         body.inputs.insert(place, state)
         inputs = [*node.inputs, *[None] * (place - len(node.inputs))]
@@ -160,18 +161,17 @@ class _Updates:
             value.name = value.name or self._names.fresh(f"{node.name}_output")
         others = [value for index, value in enumerate(result.outputs) if index != loop.states]
         ir.convenience.replace_nodes_and_values(owner(node), node, [node], [result], node.outputs, others)
-        return self._named(result.outputs[loop.states], current)
+        return self._typed(result.outputs[loop.states])
 
     def _own(self, body: ir.Graph, value: ir.Value) -> ir.Value:
         """Returns a value that a node of a body makes, and that is no output of it."""
         maker = value.producer()
         if maker is not None and maker.graph is body and not value.is_graph_output():
             return value
-        copy = NodesAtEnd(body, self._names, str(value.name)).op("Identity", value)
-        return self._named(copy, value)
+        return self._typed(NodesAtEnd(body, self._names, str(self._old.name)).op("Identity", value))
 
-    def _named(self, value: ir.Value, like: ir.Value) -> ir.Value:
-        """Gives a value of the statistic its name, type and shape."""
-        value.name = value.name or self._names.fresh(f"{like.name}_next")
-        value.type, value.shape = like.type, like.shape
+    def _typed(self, value: ir.Value) -> ir.Value:
+        """Gives a value of the statistic its type and shape, and a name if it has none."""
+        value.name = value.name or self._names.fresh(f"{self._old.name}_next")
+        value.type, value.shape = self._old.type, self._old.shape
         return value

@@ -116,7 +116,7 @@ def training_graph(
     compute_by_exp(result, sigmoids)
     stops_to_identity(result)
     remove_unused_nodes(result)
-    for domain in sorted({node.domain for node in result.graph} & {MICROSOFT, DOMAIN}):
+    for domain in sorted({node.domain for node in nodes_of(result.graph)} & {MICROSOFT, DOMAIN}):
         result.opset_imports.setdefault(domain, 1)
     running = {str(old.name): str(new.name) for old, new in new_statistics(result).items()}
     return Training(

@@ -163,16 +163,14 @@ WARNINGS = [
     _warning(
         "frozen-batch-norms",
         "Batch norms are in inference mode.",
-        "Their running statistics are used and not updated, because the model was exported for inference or the "
-        "batch norms are in the body of another node.",
+        "Their running statistics are used and not updated, because the model was exported for inference.",
         "Export the model in training mode, or pass --training; --frozen '*' if this is intended.",
     ),
     _warning(
         "running-statistics-not-updated",
         "Running statistics are not updated.",
-        "A batch norm in training mode is in the body of an If, Loop or Scan, which differentiate refuses, or is "
-        "a FusedBatchNorm with exponential_avg_factor 1.",
-        "Move the node out of the body or name it with --frozen, or set the factor.",
+        "A FusedBatchNorm has exponential_avg_factor 1.",
+        "Set the factor.",
     ),
     _warning(
         "shared-running-statistics",

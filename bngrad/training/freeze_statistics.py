@@ -88,7 +88,7 @@ def _require_plain(
         if value not in own:
             raise ModelError(
                 f"the running statistic {value.name!r} is of no batch norm that can be frozen after some updates, "
-                f"as one of a cumulative average or in primitives; {_ADVICE}"
+                f"as one in the body of another node, of a cumulative average or in primitives; {_ADVICE}"
             )
     if not forwards:
         raise ModelError(

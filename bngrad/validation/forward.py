@@ -17,9 +17,11 @@ from bngrad.autodiff.separate_statistics import chain_statistics
 from bngrad.autodiff.stop_gradient import stop_nodes, stops_to_identity
 from bngrad.autodiff.straight_through import is_quantizer
 from bngrad.errors import ModelError, UnsupportedNodeError
+from bngrad.graph.batch_norms import is_training_batch_norm
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.nodes import all_nodes, default_opset, describe
 from bngrad.passes.prepare.inline_functions import inline
+from bngrad.passes.prepare.old_batch_norms import TRAINING_MODE_OPSET
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.validation.float64 import EvaluationError, Evaluator
 from bngrad.validation.training_ops import REDEFINED_SINCE
@@ -74,6 +76,9 @@ def forward_of(
     stops_to_identity(own)
     if own.functions:
         inline(own)
+    trains = bool(options.training) or any(map(is_training_batch_norm, all_nodes(own)))
+    if trains and (default_opset(own) or 0) < TRAINING_MODE_OPSET:
+        own = RaiseOpsetPass(TRAINING_MODE_OPSET)(own).model
     name_nodes(own)
     stops += [f"{describe(node)} rounds" for node in _roundings(own, wrt)]
     set_modes(own, options.frozen, options.training)
