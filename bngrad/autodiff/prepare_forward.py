@@ -64,6 +64,7 @@ from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import inline
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.prepare.resolve_sequences import resolve_sequences
+from bngrad.passes.prepare.split_sequences import drop_single_splits
 from bngrad.passes.prepare.stable_logs import StableLogsPass
 from bngrad.passes.prepare.time_first import put_time_first
 
@@ -96,6 +97,7 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
         stop_roundings(model)
     _import_tensorflow(model)
     put_time_first(model.graph, names)
+    drop_single_splits(model)
     InferTypesPass()(model)
     expand(model, default_weights(model.graph) if wrt is None else _values(model.graph, wrt))
     while resolve_sequences(model.graph, names) or fold_branches(model):

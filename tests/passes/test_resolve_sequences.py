@@ -117,6 +117,41 @@ REPLACED = {
         ),
         "Cast",
     ),
+    "unbind, joined": (
+        parse(
+            "s = SplitToSequence <axis = 1, keepdims = 0> (x) a = ConcatFromSequence <axis = 0> (s) "
+            "b = ConcatFromSequence <axis = -1, new_axis = 1> (s)"
+        ),
+        "Identity",
+    ),
+    "unbind along an unknown dimension, joined": (
+        parse(
+            "s = SplitToSequence <keepdims = 0> (x) a = ConcatFromSequence <axis = 0> (s) "
+            "b = ConcatFromSequence <axis = -1, new_axis = 1> (s)"
+        ),
+        "Transpose",
+    ),
+    "pairs of an unknown dimension, joined": (
+        parse("s = SplitToSequence (x, two) a = ConcatFromSequence <axis = 0> (s) b = Relu (a)"),
+        "Relu",
+    ),
+    "computed positions": (
+        parse(
+            f"{ROWS} i = Sub (rows, two) s = SplitToSequence <keepdims = 0> (x) a = SequenceAt (s, i) "
+            f"t = SplitToSequence (x) b = SequenceAt (t, last) "
+        ),
+        "Gather",
+    ),
+    "a computed position of tensors of one shape": (
+        parse(f"{ROWS} i = Sub (two, rows) {THREE} a = SequenceAt (s, i) b = SequenceAt (s, zero)"),
+        "Gather",
+    ),
+    "the length of an unknown dimension": (
+        parse(
+            "s = SplitToSequence (x) l = SequenceLength (s) i = Sub (l, one) a = SequenceAt (s, i) b = Relu (a)"
+        ),
+        "Shape",
+    ),
     "in a branch": (
         parse(
             "c = Constant <value_ints = [1]> () d = Cast <to = 9> (c) "
@@ -151,6 +186,13 @@ def test_replaced(name):
 LEFT = {
     "a computed index": parse(
         "s = SplitToSequence <axis = 1> (x, sizes) a = SequenceAt (s, i) b = SequenceAt (s, i)",
+        more=", int64 i",
+    ),
+    "a computed index of pairs": parse(
+        "s = SplitToSequence (x, two) a = SequenceAt (s, i) b = SequenceAt (s, i)", more=", int64 i"
+    ),
+    "a computed index of tensors of different shapes": parse(
+        "y = Transpose (x) s = SequenceConstruct (x, y) a = SequenceAt (s, i) b = SequenceAt (s, i)",
         more=", int64 i",
     ),
     "computed sizes": parse(f"s = SplitToSequence (x, n) {BOTH}", more=", int64[2] n"),

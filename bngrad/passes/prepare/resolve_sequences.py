@@ -9,8 +9,9 @@
                                      OptionalGetElement(o)            ->    x
 
 Values of a sequence or optional type have no gradient rules; the tensors do. A SequenceMap is done for each
-tensor. Positions are constant. A sequence that a Loop or an If creates, or that is an input of the model, stays;
-so does what reads it.
+tensor. A sequence to which a Loop appends becomes the parts of a scan output. A position that is computed is one
+of tensors of equal shapes. A sequence that an If creates, or that is an input of the model, stays; so does what
+reads it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import ORIGIN, describe, owner, remove_unused
 from bngrad.graph.same_values import origin
 from bngrad.graph.subgraphs import detach, nodes_of, subgraphs
+from bngrad.passes.prepare.loop_sequences import gather_sequences
 from bngrad.passes.prepare.split_sequences import SplitParts
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def resolve_sequences(graph: ir.Graph, names: Names) -> bool:
         graph: The main graph of a model without functions, with types; it is changed.
         names: The source of new names.
     """
+    gathered = gather_sequences(graph, names)
     resolver = _Resolver(names)
     nodes = [node for node in nodes_of(graph) if not node.domain]
     replaced = [node for node in nodes if node.op_type in resolver.readers and resolver.replace(node)]
@@ -50,7 +53,7 @@ def resolve_sequences(graph: ir.Graph, names: Names) -> bool:
         rest = [node for node in nodes if node.graph is not None and resolver.creates(node)]
         remove_unused(rest)
         detach(inner for node in rest if node.graph is None for body in subgraphs(node) for inner in body)
-    return bool(replaced)
+    return bool(replaced) or gathered
 
 
 class _Resolver:
@@ -101,23 +104,41 @@ class _Resolver:
 
     def _concatenated(self, node: ir.Node) -> ir.Value | None:
         tensors, axis, make = self._read(node), node.attributes["axis"].as_int(), self._before(node)
+        parts = None if tensors is not None or node.inputs[0] is None else self._split(_creator(node.inputs[0]))
+        if parts is not None:
+            return parts.joined(make, axis, new_axis=bool(read_attribute(node, "new_axis", 0)))
         if tensors and read_attribute(node, "new_axis", 0):
             tensors = [make.op("Unsqueeze", tensor, make.int64([axis])) for tensor in tensors]
         return make.op("Concat", *tensors, axis=axis) if tensors else None
 
     def _length(self, node: ir.Node) -> ir.Value | None:
-        tensors = self._read(node)
-        return None if tensors is None else self._before(node).int64(len(tensors))
+        tensors, make = self._read(node), self._before(node)
+        parts = None if tensors is not None or node.inputs[0] is None else self._split(_creator(node.inputs[0]))
+        if parts is not None:
+            return parts.length(make)
+        return None if tensors is None else make.int64(len(tensors))
 
     def _at(self, node: ir.Node) -> ir.Value | None:
         sequence, index = node.inputs[0], _position(node, 1)
         parts = None if sequence is None else self._split(_creator(sequence))
-        if index is None:
-            return None
+        if index is None or (index < 0 and parts is not None and parts.count is None):
+            return self._at_computed(node, parts)
         if parts is not None:
             return parts.part(index)
         tensors = self._read(node)
         return tensors[index] if tensors is not None and -len(tensors) <= index < len(tensors) else None
+
+    def _at_computed(self, node: ir.Node, parts: SplitParts | None) -> ir.Value | None:
+        """Returns the tensor at a position that is computed, where all tensors have one shape."""
+        position, make = node.inputs[1], self._before(node)
+        if position is None or parts is not None:
+            return None if position is None or parts is None else parts.at(make, position)
+        tensors = self._read(node)
+        shapes = [tensor.shape for tensor in tensors or ()]
+        if not tensors or any(shape != shapes[0] for shape in shapes) or not _is_known(shapes[0]):
+            return None
+        stacked = make.op("Concat", *(make.op("Unsqueeze", x, make.int64([0])) for x in tensors), axis=0)
+        return make.op("Gather", stacked, position, axis=0)
 
     def _has_element(self, node: ir.Node) -> ir.Value | None:
         value = node.inputs[0] if node.inputs else None
@@ -215,6 +236,10 @@ class _Resolver:
     def _rename(self, value: ir.Value) -> None:
         if value.name:
             set_name(value, self._names.fresh(value.name))
+
+
+def _is_known(shape: ir.Shape | None) -> bool:
+    return shape is not None and all(isinstance(size, int) or size.value is not None for size in shape)
 
 
 def _creator(value: ir.Value) -> ir.Node | None:

@@ -16,11 +16,37 @@ import numpy as np
 
 from bngrad.graph.constant_value import constant_value
 from bngrad.graph.node_makers import NodesBefore
+from bngrad.graph.subgraphs import nodes_of, subgraphs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from bngrad.graph.builder import NodeMaker
     from bngrad.graph.fresh_names import Names
+
+
+def drop_single_splits(model: ir.Model) -> None:
+    """Removes the sizes of 1 from each SplitToSequence that is to drop the dimension, as PyTorch writes unbind.
+
+    ONNX ignores ``keepdims`` where there are sizes, as shape inference does; ONNX Runtime does not if they are the
+    scalar 1. Shapes of floats that were inferred before are forgotten.
+    """
+    nodes = [node for node in nodes_of(model.graph) if _is_unbind(node)]
+    for node in nodes:
+        node.resize_inputs(1)
+    for node in nodes_of(model.graph) if nodes else ():
+        for value in (*node.outputs, *(value for body in subgraphs(node) for value in body.inputs)):
+            if value.dtype is not None and value.dtype.is_floating_point():
+                value.shape = None
+
+
+def _is_unbind(node: ir.Node) -> bool:
+    if (node.domain, node.op_type) != ("", "SplitToSequence") or len(node.inputs) < 2 or node.inputs[1] is None:
+        return False
+    tensor = constant_value(node.inputs[1])
+    is_one = tensor is not None and not len(tensor.shape) and int(tensor.numpy()) == 1
+    return is_one and not node.attributes.get_int("keepdims", 1)
+
 
 _END = np.iinfo(np.int64).max
 
@@ -92,6 +118,52 @@ class SplitParts:
             else:
                 return None
         return self._parts[index]
+
+    @property
+    def _is_single(self) -> bool:
+        """True if each part is one element along the axis."""
+        sizes = self._sizes if self._sizes is not None else [self._size]
+        return self._computed is None and all(size == 1 for size in sizes)
+
+    def at(self, make: NodeMaker, position: ir.Value) -> ir.Value | None:
+        """Returns the part at a computed position, a scalar; None where the parts have several elements each.
+
+        Args:
+            make: The maker of its nodes.
+            position: The position; if it is negative, it counts from the end.
+        """
+        if not self._is_single:
+            return None
+        index = make.op("Reshape", position, make.int64([1])) if self._keepdims else position
+        return make.op("Gather", self._x, index, axis=self._axis)
+
+    def length(self, make: NodeMaker) -> ir.Value | None:
+        """Returns the number of parts, a scalar; None where it is unknown."""
+        if not self._is_single:
+            return None
+        length = make.op("Shape", self._x, start=self._axis, end=self._axis + 1)
+        return make.op("Squeeze", length, make.int64([0]))
+
+    def joined(self, make: NodeMaker, axis: int, *, new_axis: bool) -> ir.Value | None:
+        """Returns the concatenation of all parts along an axis, which may be new; None where it is unknown.
+
+        Args:
+            make: The maker of its nodes.
+            axis: The axis of the result.
+            new_axis: Whether the parts get a dimension of 1 for it first.
+        """
+        rank = len(self._x.shape or ()) - (not self._keepdims)
+        axis %= rank + new_axis
+        if self._keepdims:
+            return make.op("Identity", self._x) if axis == self._axis and not new_axis else None
+        order = [index for index in range(rank + 1) if index != self._axis]
+        order.insert(axis, self._axis)
+        moved = self._x if order == sorted(order) else make.op("Transpose", self._x, perm=order)
+        if new_axis:
+            return make.op("Identity", moved)
+        before, after = make.op("Shape", moved, end=axis), make.op("Shape", moved, start=axis + 2)
+        size = make.op("ReduceProd", make.op("Shape", moved, start=axis, end=axis + 2))
+        return make.op("Reshape", moved, make.op("Concat", before, size, after, axis=0), allowzero=1)
 
     def _bound(self, index: int) -> ir.Value:
         """Returns the position at which the part at an index begins."""
