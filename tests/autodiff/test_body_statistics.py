@@ -96,6 +96,11 @@ REFUSED = {
         {"initializers": f"{ALL}, int64[1] axes = {{0}}"},
         "bngrad.BatchNormalizationTraining node 'bn' (outputs i, p, q) is a batch norm in training mode in the bo",
     ),
+    "of TensorFlow": (
+        LOOP.replace(TRAINING, "local.FusedBatchNormV3 <is_training = 1, exponential_avg_factor = 0.1>"),
+        {},
+        "local.FusedBatchNormV3 node 'bn' (outputs i, p, q) is a batch norm in training mode in the body of anoth",
+    ),
     "in ORT's dialect": (
         LOOP,
         {"target": "ort"},
@@ -128,6 +133,23 @@ def test_ghost_batches_are_refused():
     entry.key, entry.value = "bngrad.ghost", "2"
     with pytest.raises(BngradError, match="ghost batches are unsupported; remove them with bngrad batchnorm"):
         bngrad.differentiate(forward, loss="loss", wrt=["s"])
+
+
+@pytest.mark.parametrize(("calls", "names"), [((0, 1), {"m", "v"}), ((1, 0), None)])
+def test_recorded_calls_of_one_module(calls, names):
+    """Exporters that know the order of the calls record it."""
+    forward = model(CASES["main graph too"])
+    (body,) = forward.graph.node[1].attribute
+    nodes = forward.graph.node[0], next(node for node in body.g.node if node.name == "bn")
+    for node, call in zip(nodes, calls, strict=True):
+        entry = node.metadata_props.add()
+        entry.key, entry.value = "bngrad.call", str(call)
+    if names is None:
+        with pytest.raises(BngradError, match="and their recorded calls are in another order"):
+            bngrad.differentiate(forward, loss="loss", wrt=["s"])
+    else:
+        graph = bngrad.differentiate(forward, loss="loss", wrt=["s"])
+        assert bngrad.read_training_graph(graph).running_statistics.keys() == names
 
 
 def test_statistics_that_a_branch_returns():
