@@ -22,8 +22,10 @@ from bngrad.autodiff.body_statistics import NEW_NAME, require_trainable
 from bngrad.autodiff.chosen_stops import with_chosen_stops
 from bngrad.autodiff.control_flow.body_types import infer_bodies
 from bngrad.autodiff.control_flow.prepare import fold_branches
+from bngrad.autodiff.dependence import moving_values, reaching
 from bngrad.autodiff.expansion import expand
 from bngrad.autodiff.ghost_batches import split_batch, with_ghost_batches
+from bngrad.autodiff.loss_and_wrt import default_losses
 from bngrad.autodiff.new_statistics import NEW_STATISTICS, ends, updates
 from bngrad.autodiff.recorded_stops import refuse_hidden_stops, with_recorded_stops
 from bngrad.autodiff.running_statistics import (
@@ -62,6 +64,7 @@ from bngrad.passes.imports.unknown_rank import collapse_spatial
 from bngrad.passes.optimize.fold_affine import FoldAffinePass
 from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
 from bngrad.passes.prepare.inline_functions import inline
+from bngrad.passes.prepare.loop_sequences import gather_sequences
 from bngrad.passes.prepare.raise_opset import RaiseOpsetPass
 from bngrad.passes.prepare.resolve_sequences import resolve_sequences
 from bngrad.passes.prepare.split_sequences import drop_single_splits
@@ -100,7 +103,7 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
     drop_single_splits(model)
     InferTypesPass()(model)
     expand(model, default_weights(model.graph) if wrt is None else _values(model.graph, wrt))
-    while resolve_sequences(model.graph, names) or fold_branches(model):
+    while _resolve_sequences(model, options, names) or fold_branches(model):
         InferTypesPass()(model)
     infer_bodies(model)
     if resolve_sequences(model.graph, names):  # in bodies, whose types are complete now
@@ -126,6 +129,19 @@ def prepare(model: ir.Model, options: ForwardOptions, opset: int = OPSET) -> ir.
         if node not in ghosts:
             _save_statistics(node, names)
     return model
+
+
+def _resolve_sequences(model: ir.Model, options: ForwardOptions, names: Names) -> bool:
+    """Resolves sequences, also those to which loops append where the loss depends on weights through the loops."""
+    graph = model.graph
+    if resolve_sequences(graph, names):
+        return True
+    if not any((node.domain, node.op_type) == ("", "SequenceInsert") for node in nodes_of(graph)):
+        return False
+    weights = _values(graph, options.wrt) if options.wrt else default_weights(graph)
+    named = [value for node in graph for value in node.outputs if value.name and value.name == options.loss]
+    losses = named or default_losses(model) or graph.outputs
+    return gather_sequences(graph, names, reaching(losses, moving_values(graph, weights)))
 
 
 def _values(graph: ir.Graph, names: Sequence[str]) -> list[ir.Value]:

@@ -114,3 +114,54 @@ def test_other_loops_are_refused(name):
     *parts, more = REFUSED[name]
     with pytest.raises(UnsupportedNodeError, match=r"ConcatFromSequence|Loop"):
         bngrad.differentiate(parsed(*parts, more), wrt=["x", "h0"])
+
+
+APART = """<ir_version: 8, opset_import: ["" : 18]>
+g (double[T, N, 3] x, double[3, 3] w, double[N, 3] h0) => (double loss%s) <int64 last = {-1}> {
+  xs = SplitToSequence <axis = 0, keepdims = 0> (x)
+  n = SequenceLength (xs)
+  e = SequenceEmpty <dtype = %s> ()
+  hn, s = Loop <body = b (int64 i, bool c, double[A, 3] h, %s p) => (bool co, double[B, 3] ho, %s q) {
+    co = Identity (c)
+    xi = SequenceAt (xs, i)
+    v = %s
+    ho = Concat <axis = 0> (v, xi)
+    k = Shape <end = 1> (v)
+    q = SequenceInsert (p, %s)
+  }> (n, , h0, e)
+  %s
+  f = ReduceSum <keepdims = 0> (r)
+  hw = MatMul (h0, w)
+  y = Mul (hw, f)
+  loss = ReduceSum <keepdims = 0> (y)
+}"""
+FLOATS, INTEGERS = ("11", "seq(double)", "seq(double)"), ("7", "seq(int64)", "seq(int64)")
+DATA, LAYER = "Identity (h)", "MatMul (h, w)"
+WITHOUT_GRADIENT = {
+    "of data": ("", *FLOATS, DATA, "ho", "r = SequenceAt (s, last)"),
+    "of data, joined": ("", *FLOATS, DATA, "ho", "r = ConcatFromSequence <axis = 0> (s)"),
+    "the length": ("", *FLOATS, LAYER, "ho", "m = SequenceLength (s) r = Cast <to = 11> (m)"),
+    "of integers": ("", *INTEGERS, LAYER, "k", "m = SequenceAt (s, last) r = Cast <to = 11> (m)"),
+    "for another output": (
+        ", double[R, 3] out",
+        *FLOATS,
+        LAYER,
+        "ho",
+        "r = Constant <value = double {3}> () out = SequenceAt (s, last)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_loops_without_a_gradient_stay(name):
+    """The tensors of their sequences differ in shape, those of a scan output may not."""
+    model, rng = onnx.parser.parse_model(APART % WITHOUT_GRADIENT[name]), np.random.default_rng(0)
+    feeds = {key: rng.standard_normal(shape) for key, shape in shapes(4).items()}
+    outputs = [output.name for output in model.graph.output]
+    want = run(model, outputs, feeds)
+    graph = bngrad.differentiate(model, loss="loss", wrt=["w"])
+    *got, gradient = run(graph, [*outputs, "w_grad"], feeds)
+    for value, expected in zip(got, want, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+    factor = want[0] / (feeds["h0"] @ feeds["w"]).sum()
+    np.testing.assert_allclose(gradient, factor * np.tile(feeds["h0"].sum(axis=0)[:, None], 3), rtol=1e-9)

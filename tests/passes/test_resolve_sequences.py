@@ -57,7 +57,7 @@ REPLACED = {
         "Slice",
     ),
     "no sizes": (parse(f"s = SplitToSequence <axis = 1> (x) {BOTH}"), "Split"),
-    "no sizes, unknown dimension": (parse(f"s = SplitToSequence (x) {BOTH}"), "Slice"),
+    "no sizes, unknown dimension": (parse(f"s = SplitToSequence (x) {BOTH}"), "Gather"),
     "unbind": (parse(f"s = SplitToSequence <axis = 1, keepdims = 0> (x) {BOTH}"), "Gather"),
     "unbind, unknown dimension": (parse(f"s = SplitToSequence <keepdims = 0> (x) {BOTH}"), "Gather"),
     "constructed": (parse(f"y = Relu (x) s = SequenceConstruct (x, y) {BOTH}"), "Relu"),
@@ -145,6 +145,23 @@ REPLACED = {
     "a computed position of tensors of one shape": (
         parse(f"{ROWS} i = Sub (two, rows) {THREE} a = SequenceAt (s, i) b = SequenceAt (s, zero)"),
         "Gather",
+    ),
+    "computed positions of shape [1]": (
+        parse(
+            "shape = Shape <start = 0, end = 1> (x) four = Constant <value_ints = [4]> () i = Sub (shape, four) "
+            f"s = SplitToSequence <keepdims = 0> (x) a = SequenceAt (s, i) {THREE.replace(' s ', ' t ')} "
+            "b = SequenceAt (t, i)"
+        ),
+        "Gather",
+    ),
+    "in a branch, beyond the end where that is not taken": (
+        parse(
+            "s = SplitToSequence <keepdims = 0> (x) l = SequenceLength (s) nine = Constant <value = int64 {9}> () "
+            "d = Less (nine, l) a, b = If (d) <then_branch = f () => (float at, float bt) "
+            "{ at = SequenceAt (s, nine) bt = SequenceAt (s, nine) }, else_branch = g () => (float ae, float be) "
+            "{ ae = SequenceAt (s, zero) be = SequenceAt (s, last) }>"
+        ),
+        "If",
     ),
     "the length of an unknown dimension": (
         parse(

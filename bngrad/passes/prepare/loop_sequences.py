@@ -6,8 +6,8 @@
     t = Loop(n, )                    x is a scan output; s = SplitToSequence(t, axis=0, keepdims=0)
 
 The tensors of a sequence may differ in shape, those of a scan output not: ONNX Runtime refuses a Loop whose
-tensors do. A Loop that reads its sequence in its body, or inserts at a position, stays, and so does one whose
-sequence is more than taken apart.
+tensors do. So a Loop without a gradient stays. So does one that reads its sequence in its body or inserts at a
+position, and one whose sequence is more than taken apart.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import onnx_ir as ir
 from bngrad.graph.node_makers import NodesAfter, NodesAtEnd
 from bngrad.graph.nodes import owner
 from bngrad.graph.same_values import origin
-from bngrad.graph.subgraphs import nodes_of
+from bngrad.graph.subgraphs import nodes_of, subgraphs
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from bngrad.graph.fresh_names import Names
 
 _READERS = ("ConcatFromSequence", "SequenceAt", "SequenceLength")
@@ -31,18 +33,22 @@ _FIRST = 2
 """The index of the first state: a Loop has its trip count and its condition before."""
 
 
-def gather_sequences(graph: ir.Graph, names: Names) -> bool:
+def gather_sequences(graph: ir.Graph, names: Names, needed: Collection[ir.Value]) -> bool:
     """Replaces the sequences to which loops append; returns whether there were any.
 
     Args:
         graph: The main graph of a model without functions, with types; it is changed.
         names: The source of new names.
+        needed: The values of the main graph that need a gradient. The nodes that output none of them stay, and so
+            do the loops in their bodies: the tensors of their sequences may differ in shape.
     """
     replaced = False
-    for node in list(nodes_of(graph)):
-        loop = node
-        while (index := _appended_state(loop)) is not None:
-            loop, replaced = _replace(loop, index, names), True
+    for outer in [node for node in graph if any(value in needed for value in node.outputs)]:
+        bodies = [inner for body in subgraphs(outer) for inner in nodes_of(body)]
+        for node in (outer, *bodies):
+            loop = node
+            while (index := _appended_state(loop)) is not None:
+                loop, replaced = _replace(loop, index, names), True
     return replaced
 
 

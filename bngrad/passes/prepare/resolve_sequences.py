@@ -9,9 +9,8 @@
                                      OptionalGetElement(o)            ->    x
 
 Values of a sequence or optional type have no gradient rules; the tensors do. A SequenceMap is done for each
-tensor. A sequence to which a Loop appends becomes the parts of a scan output. A position that is computed is one
-of tensors of equal shapes. A sequence that an If creates, or that is an input of the model, stays; so does what
-reads it.
+tensor. A position that is computed is one of tensors of equal shapes. A sequence that an If creates, or that is an
+input of the model, stays; so does what reads it.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.nodes import ORIGIN, describe, owner, remove_unused
 from bngrad.graph.same_values import origin
 from bngrad.graph.subgraphs import detach, nodes_of, subgraphs
-from bngrad.passes.prepare.loop_sequences import gather_sequences
-from bngrad.passes.prepare.split_sequences import SplitParts
+from bngrad.passes.prepare.split_sequences import SplitParts, scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +43,6 @@ def resolve_sequences(graph: ir.Graph, names: Names) -> bool:
         graph: The main graph of a model without functions, with types; it is changed.
         names: The source of new names.
     """
-    gathered = gather_sequences(graph, names)
     resolver = _Resolver(names)
     nodes = [node for node in nodes_of(graph) if not node.domain]
     replaced = [node for node in nodes if node.op_type in resolver.readers and resolver.replace(node)]
@@ -53,7 +50,7 @@ def resolve_sequences(graph: ir.Graph, names: Names) -> bool:
         rest = [node for node in nodes if node.graph is not None and resolver.creates(node)]
         remove_unused(rest)
         detach(inner for node in rest if node.graph is None for body in subgraphs(node) for inner in body)
-    return bool(replaced) or gathered
+    return bool(replaced)
 
 
 class _Resolver:
@@ -121,8 +118,8 @@ class _Resolver:
     def _at(self, node: ir.Node) -> ir.Value | None:
         sequence, index = node.inputs[0], _position(node, 1)
         parts = None if sequence is None else self._split(_creator(sequence))
-        if index is None or (index < 0 and parts is not None and parts.count is None):
-            return self._at_computed(node, parts)
+        if index is None or (parts is not None and parts.count is None and (index < 0 or parts.is_single)):
+            return self._at_computed(node, parts)  # where the node is: a branch not taken may read beyond the end
         if parts is not None:
             return parts.part(index)
         tensors = self._read(node)
@@ -138,7 +135,7 @@ class _Resolver:
         if not tensors or any(shape != shapes[0] for shape in shapes) or not _is_known(shapes[0]):
             return None
         stacked = make.op("Concat", *(make.op("Unsqueeze", x, make.int64([0])) for x in tensors), axis=0)
-        return make.op("Gather", stacked, position, axis=0)
+        return make.op("Gather", stacked, scalar(make, position), axis=0)
 
     def _has_element(self, node: ir.Node) -> ir.Value | None:
         value = node.inputs[0] if node.inputs else None

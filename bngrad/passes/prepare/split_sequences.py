@@ -48,6 +48,12 @@ def _is_unbind(node: ir.Node) -> bool:
     return is_one and not node.attributes.get_int("keepdims", 1)
 
 
+def scalar(make: NodeMaker, position: ir.Value) -> ir.Value:
+    """Returns a position as a scalar; ONNX Runtime also takes one of shape [1]."""
+    is_scalar = position.shape is not None and not len(position.shape)
+    return position if is_scalar else make.op("Reshape", position, make.int64([]))
+
+
 _END = np.iinfo(np.int64).max
 
 
@@ -120,7 +126,7 @@ class SplitParts:
         return self._parts[index]
 
     @property
-    def _is_single(self) -> bool:
+    def is_single(self) -> bool:
         """True if each part is one element along the axis."""
         sizes = self._sizes if self._sizes is not None else [self._size]
         return self._computed is None and all(size == 1 for size in sizes)
@@ -132,14 +138,14 @@ class SplitParts:
             make: The maker of its nodes.
             position: The position; if it is negative, it counts from the end.
         """
-        if not self._is_single:
+        if not self.is_single:
             return None
-        index = make.op("Reshape", position, make.int64([1])) if self._keepdims else position
+        index = make.op("Reshape", position, make.int64([1])) if self._keepdims else scalar(make, position)
         return make.op("Gather", self._x, index, axis=self._axis)
 
     def length(self, make: NodeMaker) -> ir.Value | None:
         """Returns the number of parts, a scalar; None where it is unknown."""
-        if not self._is_single:
+        if not self.is_single:
             return None
         length = make.op("Shape", self._x, start=self._axis, end=self._axis + 1)
         return make.op("Squeeze", length, make.int64([0]))
