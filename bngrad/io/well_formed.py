@@ -17,7 +17,7 @@ from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.io.tensor_problems import data_problems, invalid_texts
 
 # Both register schemas with onnx, so that their ops are checked too.
-from bngrad.opset import conv_grad, depthwise, group_updates, ort_dialect, overloaded, schemas  # noqa: F401
+from bngrad.opset import batched_conv, conv_grad, depthwise, group_updates, ort_dialect, overloaded, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.opset.schemas import signature
@@ -123,8 +123,9 @@ def _signature(name: str, overload: str) -> tuple[Collection[str], ...] | None:
     """The inputs, outputs and attributes of the op that a function defines; None if there is no such op."""
     if name in overloaded.SIGNATURES and bool(overload) != (name in overloaded.WITHOUT_OVERLOAD):
         return overloaded.SIGNATURES[name]
-    if name in depthwise.SIGNATURES and not overload:
-        return depthwise.SIGNATURES[name]
+    for signatures in (depthwise.SIGNATURES, batched_conv.SIGNATURES):
+        if name in signatures and not overload:
+            return signatures[name]
     return signature(name) if name in FUNCTIONS and not overload else None
 
 

@@ -38,6 +38,7 @@ from bngrad.passes.imports.ort import ImportOrtPass
 from bngrad.passes.imports.tensorflow.fused_batch_norm import ImportTensorflowPass
 from bngrad.passes.imports.tensorflow.gradients import ImportTensorflowGradientsPass
 from bngrad.passes.lower import LOWERINGS, lower_training
+from bngrad.passes.lower.batched_conv_op import BatchedConvOpPass, weights_of_gradients
 from bngrad.passes.lower.conv_grad_op import ConvGradOpPass
 from bngrad.passes.lower.depthwise_op import DepthwiseOpPass
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
@@ -260,11 +261,15 @@ def for_target(
         result = _run(result, ConvGradOpPass() if conv_grad or channels_last else MaxPoolGradOpPass())
     if memory == "lean" and target == "stock" and not RecomputePass()(result).modified:
         warn(["memory 'lean' keeps as much as 'full': the model has no value that is cheap to compute again"])
+    # Not for a GPU, which has kernels of Conv.
+    native = functions and not (conv_grad or channels_last) and target == "stock"
+    weights = weights_of_gradients(result) if native else {}
     result = _run(
         result,
-        # After the passes that look for Conv. Not for a GPU, which has kernels of Conv.
-        *([DepthwiseOpPass()] if functions and not (conv_grad or channels_last) and target == "stock" else []),
+        # After the passes that look for Conv.
+        *([DepthwiseOpPass()] if native else []),
         *([LowerTrainingPass(for_training_build=target == "training", ordered=memory == "lean")] if lower else []),
+        *([BatchedConvOpPass(weights)] if weights else []),
         KeepDropoutPass(),
         BernoulliPass(),
         *([MatrixVectorPass(), ChainSumsPass()] if target == "stock" else []),

@@ -24,6 +24,7 @@ from bngrad.graph.fresh_names import Names
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import all_nodes, describe, refuse_training_graph
 from bngrad.graph.shapes import has_one_element
+from bngrad.opset import batched_conv, depthwise, max_pool_grad
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL
 from bngrad.passes.check import check
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 _LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 _BATCH_NORMS = {("", "BatchNormalization"), BATCH_NORM_INTERNAL}
+_WITHOUT_MODE = {*batched_conv.SIGNATURES, *depthwise.SIGNATURES, max_pool_grad.NAME}
+"""The ops of ``bngrad`` that compute the same in inference mode, as products of derivatives have them."""
 _ANY_OPSET, _OLDEST = 1, 7
 """An inference model keeps the opset of the forward model, if ONNX Runtime supports that."""
 
@@ -182,7 +185,8 @@ def refuse_other_systems(model: ir.Model) -> None:
     Raises:
         ModelError: There is one; the first is named.
     """
-    for node in (*foreign_nodes(model), *(node for node in all_nodes(model) if node.domain == DOMAIN)):
+    of_bngrad = [node for node in all_nodes(model) if node.domain == DOMAIN and node.op_type not in _WITHOUT_MODE]
+    for node in (*foreign_nodes(model), *of_bngrad):
         if (node.domain, node.op_type) not in _BATCH_NORMS and not _is_inference(node):
             raise ModelError(
                 f"{describe(node)} cannot be put into inference mode; expected ONNX's BatchNormalization: give "

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import onnx
 
-from bngrad.opset import depthwise, overloaded
+from bngrad.opset import batched_conv, depthwise, overloaded
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION
 from bngrad.opset.quantities import ATTRIBUTES, QUANTITIES
 from bngrad.opset.schemas import schema, signature
 from tables import rows_of, with_tables
 
 SIGNATURES = {
+    **batched_conv.SIGNATURES,
     depthwise.CONV: depthwise.CONV_SIGNATURE,
     depthwise.GRAD: depthwise.GRAD_SIGNATURE,
     **overloaded.SIGNATURES,

@@ -10,14 +10,10 @@
 
 #include "core/element_type.hpp"
 #include "core/threads.hpp"
+#include "core/window_axis.hpp"
 #include "kernels/kernel.h"
 
 namespace bngrad {
-
-// A spatial dimension.
-struct WindowAxis {
-  int64_t size, out, kernel, stride, dilation, begin;
-};
 
 struct DepthwiseShape {
   ElementType type;

@@ -73,6 +73,14 @@ constexpr int kElementsTogether = 4;
 constexpr int64_t kMaxPoolColumns = 256;
 constexpr int64_t kMaxPoolTaskElements = 1 << 14;
 
+// BatchedConv (core/exchange.cc, ort/batched_conv.cc): elements that are read together, whole cache lines;
+// columns of a product, enough to read the weights seldom. BatchedConvTranspose has the whole product in
+// memory. Below the last number, products with vectors, which read the weights as often, are faster.
+constexpr int64_t kExchangeElements = 64;
+constexpr int64_t kBatchedColumns = 512;
+constexpr int64_t kProductColumns = 128;
+constexpr int64_t kFewColumns = 16;
+
 // The partition (core/partition.cc).
 
 // With less work than this, in elements, waking other threads does not pay off. In the rows family a channel

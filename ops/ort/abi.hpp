@@ -16,6 +16,9 @@ struct OrtCustomOpDomain;
 struct OrtKernelContext;
 struct OrtKernelInfo;
 struct OrtLogger;
+struct OrtMemoryInfo;
+struct OrtOp;
+struct OrtOpAttr;
 struct OrtSessionOptions;
 struct OrtShapeInferContext;
 struct OrtStatus;
@@ -88,6 +91,9 @@ enum TensorType { kTensorFloat = 1, kTensorInt64 = 7, kTensorDouble = 11 };
 enum Characteristic { kRequired = 0, kOptional = 1, kVariadic = 2 };
 enum MemoryType { kCpuInput = -2, kDefaultMemory = 0 };
 
+enum AllocatorType { kDeviceAllocator = 0 };
+enum AttributeType { kAttributeInt = 1, kAttributeInts = 2, kAttributeFloat = 3 };
+
 // Resources of the CUDA provider: the same numbers in every release since kAllocatorVersion.
 constexpr int kCudaResourceVersion = 3;
 enum CudaResource { kCudnnHandle = 10001, kUseTf32 = 10011 };
@@ -155,9 +161,35 @@ constexpr Function<193, OrtStatus*(const OrtKernelContext*, void** stream)> Kern
 // A handle or a value of the provider's stream; an error, or null, if it has none.
 constexpr Function<265, OrtStatus*(const OrtKernelContext*, int version, int id, void** resource)>
     KernelContext_GetResource;
+// The allocator of the session for such memory; it has to be released.
+constexpr Function<253, OrtStatus*(const OrtKernelContext*, const OrtMemoryInfo*, OrtAllocator**)>
+    KernelContext_GetAllocator;
 constexpr Function<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, size_t), size_t total,
                                    size_t batches, void* argument)>
     KernelContext_ParallelFor;
+
+// Creates the kernel that the provider of the node has for an op; the types are those of type constraints.
+constexpr Function<213, OrtStatus*(const OrtKernelInfo*, const char* op, const char* domain, int version,
+                                   const char** constraints, const int* types, int type_count,
+                                   const OrtOpAttr* const* attributes, int attribute_count, int inputs,
+                                   int outputs, OrtOp**)>
+    CreateOp;
+constexpr Function<211, OrtStatus*(const char* name, const void* values, int count, int type, OrtOpAttr**)>
+    CreateOpAttr;
+constexpr Function<212, void(OrtOpAttr*)> ReleaseOpAttr;
+// Runs it with the threads and the allocator of the context.
+constexpr Function<214, OrtStatus*(const OrtKernelContext*, const OrtOp*, const OrtValue* const* inputs,
+                                   int input_count, OrtValue* const* outputs, int output_count)>
+    InvokeOp;
+constexpr Function<215, void(OrtOp*)> ReleaseOp;
+
+constexpr Function<69, OrtStatus*(int allocator_type, int memory_type, OrtMemoryInfo**)> CreateCpuMemoryInfo;
+constexpr Function<94, void(OrtMemoryInfo*)> ReleaseMemoryInfo;
+// The data stay those of the caller.
+constexpr Function<49, OrtStatus*(const OrtMemoryInfo*, void* data, size_t bytes, const int64_t* shape,
+                                  size_t rank, int type, OrtValue**)>
+    CreateTensorWithDataAsOrtValue;
+constexpr Function<96, void(OrtValue*)> ReleaseValue;
 
 constexpr Function<267, OrtStatus*(const OrtShapeInferContext*, size_t*)> ShapeInferContext_GetInputCount;
 // The info is owned by the context.

@@ -44,6 +44,9 @@ class NodeAttributes {
   // Up to kMaxRank integers.
   Shape GetInts(const char* name) const;
 
+  const OrtApi* api() const { return api_; }
+  const OrtKernelInfo* info() const { return info_; }
+
  private:
   const OrtApi* api_;
   const OrtKernelInfo* info_;
@@ -84,6 +87,8 @@ class RunContext {
   void* Output(size_t i, const Dims& shape) const {
     return Output(i, shape.data(), shape.size());
   }
+
+  const OrtKernelContext* of_ort() const { return context_; }
 
  private:
   struct Input {
@@ -189,6 +194,8 @@ OpDefinition SgdGroupUpdateDefinition();
 OpDefinition AdamGroupUpdateDefinition();
 OpDefinition ConvGradDefinition();
 OpDefinition ConvChannelsLastDefinition();
+OpDefinition BatchedConvDefinition();
+OpDefinition BatchedConvTransposeDefinition();
 OpDefinition DepthwiseConvDefinition();
 std::vector<OpDefinition> DepthwiseConvGradDefinitions();
 OpDefinition MaxPoolGradDefinition();

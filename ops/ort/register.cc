@@ -65,6 +65,8 @@ std::vector<OpDefinition> Definitions() {
                                    AdamGroupUpdateDefinition(),
                                    ConvGradDefinition(),
                                    ConvChannelsLastDefinition(),
+                                   BatchedConvDefinition(),
+                                   BatchedConvTransposeDefinition(),
                                    DepthwiseConvDefinition(),
                                    MaxPoolGradDefinition()};
   for (OpDefinition& definition : DepthwiseConvGradDefinitions()) all.push_back(std::move(definition));

@@ -30,6 +30,7 @@ PROGRAMS = (
     "partition_test",
     "cuda_scratch_test",
     "max_pool_grad_test",
+    "col2im_test",
 )
 """Test programs without arguments, which exit with 0 on success."""
 
@@ -151,6 +152,10 @@ def test_pool(build):
 
 def test_max_pool_grad(build):
     run(build / "tests" / "max_pool_grad_test")
+
+
+def test_sums_over_windows(build):
+    run(build / "tests" / "col2im_test")
 
 
 def test_floating_point_mode_of_the_caller(build):

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto
 
 import bngrad.opset
-from bngrad.opset import depthwise, overloaded, quantities, schemas
+from bngrad.opset import batched_conv, depthwise, overloaded, quantities, schemas
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, VERSION, function_proto
 from bngrad.opset.onnx_registry import schema_in
 from bngrad.opset.quantities import QUANTITIES
@@ -278,7 +278,7 @@ def test_registering_again_changes_nothing():
     schemas.register_schemas()
     assert len(onnx.defs.get_all_schemas_with_history()) == before
     registered = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == DOMAIN}
-    assert registered == {*FUNCTIONS, *overloaded.SIGNATURES, *depthwise.SIGNATURES}
+    assert registered == {*FUNCTIONS, *overloaded.SIGNATURES, *depthwise.SIGNATURES, *batched_conv.SIGNATURES}
 
 
 def test_a_process_ends_with_none_of_them():

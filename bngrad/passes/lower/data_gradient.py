@@ -8,13 +8,13 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
+
 from bngrad.passes.lower import sliding
 from bngrad.passes.lower.shapes import by_channel, reshape, spatial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import onnx_ir as ir
 
     from bngrad.passes.lower.convolution_operands import ConvolutionOperands
 
@@ -68,7 +68,8 @@ def conv(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir.Va
         w = reshape(site, w, operands.group * operands.c, kernel_size, m)
         w = site.op("Gather", w, site.int64(list(reversed(range(kernel_size)))), axis=1)
         w = site.op("Transpose", w, perm=[0, 2, 1]) if m > 1 else w
-    w = reshape(site, w, operands.group * operands.c, m, operands.kernel)
+    shape = [operands.group * operands.c, m, *operands.kernel]
+    w = _typed(operands, reshape(site, w, *shape), shape)
     windows = operands.windows
     return site.op(
         "Conv", operands.y, w, pads=windows.opposite_pads, dilations=windows.dilation, group=operands.group
@@ -91,7 +92,16 @@ def delayed(operands: ConvolutionOperands, after: Sequence[ir.Value]) -> ir.Valu
     """The weights, if they have a known shape in a way that has to wait for other values: see `_reshaped`."""
     if not after or not operands.known_shape:
         return operands.w
-    return _reshaped(operands, (operands.m, operands.c, *operands.kernel), after)
+    shape = [operands.m, operands.c, *operands.kernel]
+    return _typed(operands, _reshaped(operands, shape, after), shape)
+
+
+def _typed(operands: ConvolutionOperands, w: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """The value, with the type of the weights and a shape, which `BatchedConvOpPass` needs."""
+    if operands.w.dtype is not None:
+        w.dtype = operands.w.dtype
+    w.shape = ir.Shape(shape)
+    return w
 
 
 def _reshaped(operands: ConvolutionOperands, shape: Sequence[int], after: Sequence[ir.Value]) -> ir.Value:
