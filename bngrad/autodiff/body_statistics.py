@@ -27,7 +27,7 @@ from bngrad.graph.nodes import describe, is_read, owner
 from bngrad.graph.subgraphs import nodes_of, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from bngrad.autodiff.control_flow.repetition import Repetition
     from bngrad.autodiff.running_statistics import Statistic
@@ -66,14 +66,49 @@ def _require_trainable(
         _refuse(node, "where ghost batches are unsupported; remove them with bngrad batchnorm --ghost 0 (ghost=)")
     if not all((node, slot) in places for slot in (3, 4)):
         _refuse(node, "which makes or changes its running statistics; expected inputs or constants of the model")
-    graph, is_repeated = owner(node), False
-    while (outer := around.get(graph)) is not None:
+    is_repeated = False
+    for outer, _ in _bodies_around(node, around):
         is_repeated |= repetition(outer) is not None
         if branches_of(outer) is None and repetition(outer) is None:
             _refuse(node, f"{describe(outer)}; expected an If, Loop or Scan")
-        graph = owner(outer)
     if is_repeated and any(map(is_read, node.outputs[1:3])):
         _refuse(node, "whose steps read its new running statistics")
+
+
+def require_unread(graph: ir.Graph, name: str, nodes: Sequence[ir.Node], output: int) -> None:
+    """Refuses a batch norm whose new statistic is read, and that updates it after another one.
+
+    The nodes that compute the new statistic again for the gradient read the one from before the step.
+
+    Args:
+        graph: The main graph.
+        name: The name of the statistic.
+        nodes: The batch norms that update it in turn, some of which are in bodies.
+        output: The index of their output that is the new statistic.
+
+    Raises:
+        ModelError: There is one; the message names it.
+    """
+    around = {body: node for node in nodes_of(graph) for body in subgraphs(node)}
+    places = [dict(_bodies_around(node, around)) for node in nodes]
+    for index, node in enumerate(nodes):
+        if len(node.outputs) <= output or not is_read(node.outputs[output]):
+            continue
+        for other, place in zip(nodes[:index], places, strict=False):
+            if all(places[index].get(outer, body) is body for outer, body in place.items()):
+                raise ModelError(
+                    f"{describe(node)} reads the running statistics {name!r} after {describe(other)} has updated "
+                    "them, which gradients of new running statistics in bodies cannot follow; leave the new ones "
+                    "unread, or pass --shared-statistics separate (shared_statistics=)"
+                )
+
+
+def _bodies_around(node: ir.Node, around: Mapping[ir.Graph, ir.Node]) -> Iterator[tuple[ir.Node, ir.Graph]]:
+    """Yields the nodes whose bodies a node is in, and the bodies: one of an If runs, and not its other one."""
+    graph = owner(node)
+    while (outer := around.get(graph)) is not None:
+        yield outer, graph
+        graph = owner(outer)
 
 
 def _refuse(node: ir.Node, reason: str) -> NoReturn:

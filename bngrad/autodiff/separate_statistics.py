@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import onnx_ir as ir
 
-from bngrad.autodiff.body_statistics import NEW_NAME
+from bngrad.autodiff.body_statistics import NEW_NAME, require_unread
 from bngrad.autodiff.running_statistics import is_statistic
 from bngrad.autodiff.stop_gradient import DOMAIN as STOP_DOMAIN
 from bngrad.autodiff.stop_gradient import NAME as STOP
@@ -95,6 +95,8 @@ def chain_statistics(
         if any(statistic.node.graph is not graph for statistic in updating):
             if in_order and (members != group or len(updating) < len(members)):
                 _refuse_order(updating[0])
+            nodes, name = [statistic.node for statistic in updating], str(members[0].source.name)
+            require_unread(graph, name, nodes, members[0].slot - 2)
             first = _with_new_name(graph, _input(graph, members[0], members[0].chain), members[0].new_chain)
             for statistic in members:
                 _read(graph, statistic, first)

@@ -11,6 +11,7 @@ from autodiff.body_cases import (
     BOTH,
     CASES,
     CONDITION,
+    DOWN,
     LOOP,
     NONE,
     TRAINING,
@@ -18,6 +19,7 @@ from autodiff.body_cases import (
     WEIGHTS,
     Case,
     Norm,
+    both,
     model,
 )
 from bngrad.errors import BngradError
@@ -124,6 +126,44 @@ REFUSED = {
 def test_what_is_refused(name):
     text, options, message = REFUSED[name]
     assert refused(text, **options).startswith(message)
+
+
+FIRST = f"[first] x1, p0, q0 = {TRAINING} (x, s, b, m, v)"
+READ = f"""{CONDITION} UPDATE
+    y, z = If (c) <then_branch = t () => (float[N, 2] o, float[2] r) {{ h = MatMul (x1, w) HERE
+            [bn] i, p, q = {TRAINING} (h, s, b, m, v) o = Add (i, p) r = Identity (q) }},
+        else_branch = e () => (float[N, 2] j, float[2] k) {{ j = Neg (x1) k = Identity (b) }}>"""
+AFTER = {
+    "the main graph": READ.replace("UPDATE", FIRST).replace("HERE", ""),
+    "the same branch": READ.replace("UPDATE", "").replace("(x1", "(x").replace("HERE", f"{FIRST} h1 = Neg (x1)"),
+    "a loop": LOOP.replace("y = Loop", "x1 = Loop").replace("[bn] i, p, q", "[first] i, p0, q0")
+    + f" [bn] i, p, q = {TRAINING} (x1, s, b, m, v) y = Add (i, p)",
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_a_new_statistic_that_is_read_after_another_update(name):
+    """The nodes that compute it again for the gradient read the statistic from before the step."""
+    message = refused(AFTER[name], shared_statistics="chain")
+    assert message.startswith(f"{BN} reads the running statistics 'm' after BatchNormalization node 'first'")
+    case = Case(AFTER[name], None, {}, inputs=NONE)
+    bngrad.differentiate(model(case), loss="loss", wrt=["s"], shared_statistics="separate")
+
+
+def test_new_statistics_of_one_module_that_both_branches_read():
+    text = BOTH.replace("[up] i,", "[up] i0,").replace("[down] j,", "[down] j0,")
+    text = text.replace("m, v) }", "m, v) i = Add (i0, p) }", 1).replace("m, v) }>", "m, v) j = Mul (j0, q2) }>")
+
+    def forward(x, s, b, w, m):
+        y = both(x, s, b, w, m, m)
+        return y + m.mean if x.sum() > 0 else y * m.var
+
+    case = Case(text, forward, {"m": "v"}, (UP, DOWN), {"shared_statistics": "chain"})
+    graph = bngrad.differentiate(model(case), loss="loss", wrt=["s", "w"], **case.options)
+    for feeds in case.feeds:
+        got = session(graph).run(["s_grad", "w_grad", "m_new", "v_new"], feeds)
+        for value, key in zip(got, ("s_grad", "w_grad", "m", "v"), strict=True):
+            np.testing.assert_allclose(value, expected(case, feeds)[key], rtol=2e-4, atol=2e-4, err_msg=key)
 
 
 def test_ghost_batches_are_refused():
