@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.autodiff.control_flow.body_copy import zeros_like
-from bngrad.errors import InputError
+from bngrad.errors import InputError, ModelError
 from bngrad.passes.prepare.inline_functions import inline
+from bngrad.passes.prepare.raise_opset import align_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,11 +90,19 @@ def inline_rules(model: ir.Model) -> None:
     """Replaces the calls of such functions by their nodes.
 
     Raises:
-        ModelError: A function imports ops in another version than the model.
+        ModelError: A function imports ops in another version than the model, where they differ.
     """
     rules = [function for function in model.functions.values() if function.domain == _DOMAIN]
+    if rules:
+        align_functions(model)
     for function in rules:
         for domain, version in function.opset_imports.items():
-            model.opset_imports.setdefault(domain, version)
+            expected = model.opset_imports.setdefault(domain, version)
+            if version != expected:
+                raise ModelError(
+                    f"the gradient rule of {function.name} imports version {version} of the ops of "
+                    f"{domain or 'ai.onnx'}, and the model {expected}, in which they differ; register a rule with "
+                    f"version {expected}"
+                )
     if rules:
         inline(model, lambda function: function.domain == _DOMAIN)

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 _HIDDEN_DOMAIN = "bngrad.hidden"
 _MIN_IR_VERSION_OF_INITIALIZERS = 4
 """The first IR version in which an initializer need not be a graph input."""
+_MIN_OPSET_OF_TYPES = 13
+"""The first opset from which a new version of an op with the same signature computes the same."""
+_CHANGED = ("Resize",)
+"""The ops with the same signature that compute something else in a newer version."""
 _ORT_OPS_IN_DEFAULT_DOMAIN = ("MaxPoolGrad", "AveragePoolGrad")
 
 
@@ -136,6 +140,8 @@ def _has_same_definitions(model: ir.Model, version: int, minimum: int) -> bool:
 def align_functions(model: ir.Model) -> None:
     """Makes functions import the model's opset if the definitions of their ops are the same in both opsets.
 
+    In a newer opset, they may take further types.
+
     onnx's inliner rejects a function of another opset, and onnx's checker rejects some ops in it.
     """
     version = default_opset(model)
@@ -144,7 +150,7 @@ def align_functions(model: ir.Model) -> None:
         if version is None or own in (None, version):
             continue
         op_types = {node.op_type for node in function.all_nodes() if node.domain == ""}
-        if _same_definitions(op_types, own, version):
+        if _same_definitions(op_types, own, version) or _more_types(op_types, own, version):
             function.opset_imports[""] = version
 
 
@@ -152,6 +158,37 @@ def _same_definitions(op_types: Iterable[str], version: int, other: int) -> bool
     """Tests whether two opsets have the same definitions of these ops."""
     pairs = [(schema_in(op, version), schema_in(op, other)) for op in op_types if not _is_foreign(op)]
     return all(a is not None and b is not None and a.since_version == b.since_version for a, b in pairs)
+
+
+def _more_types(op_types: Iterable[str], version: int, newer: int) -> bool:
+    """Tests whether ops differ between two opsets only in further types that they take in the newer one."""
+    pairs = [(schema_in(op, version), schema_in(op, newer)) for op in op_types if not _is_foreign(op)]
+    return _MIN_OPSET_OF_TYPES <= version <= newer and all(
+        a is not None
+        and b is not None
+        and (a.since_version == b.since_version or (a.name not in _CHANGED and not b.deprecated))
+        and _signature(a) == _signature(b)
+        and _types(a).keys() == _types(b).keys()
+        and all(types <= _types(b)[name] for name, types in _types(a).items())
+        for a, b in pairs
+    )
+
+
+def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
+    """Returns the inputs, outputs and attributes of an op, in a form that can be compared."""
+    parameters = [
+        [(p.name, p.option, p.type_str, p.is_homogeneous) for p in group]
+        for group in (schema.inputs, schema.outputs)
+    ]
+    attributes = {
+        name: (attribute.type, attribute.required, str(attribute.default_value))
+        for name, attribute in schema.attributes.items()
+    }
+    return *parameters, attributes
+
+
+def _types(schema: onnx.defs.OpSchema) -> dict[str, set[str]]:
+    return {entry.type_param_str: set(entry.allowed_type_strs) for entry in schema.type_constraints}
 
 
 def _convert(model: ir.Model, version: int, minimum: int) -> ir.Model:
