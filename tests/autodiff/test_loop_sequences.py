@@ -97,6 +97,28 @@ def test_a_size_of_1_drops_the_dimension_as_in_onnx_runtime():
     np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
+SHAPES = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[4, 3] x, int64[K] sizes, float[3, 3] w) => (float loss)
+<int64 single = {1}, int64 zero = {0}, float[4, 3] r, float[%s] a> {
+  s = SplitToSequence <axis = 0, keepdims = 0> (x, single)
+  a = SequenceAt (s, zero)
+  r = Reshape (x, sizes)
+  h = MatMul (r, w)
+  n = LayerNormalization (h, a)
+  y = Mul (n, a)
+  loss = ReduceSum <keepdims = 0> (y)
+}"""
+
+
+@pytest.mark.parametrize("shape", ["1, 3", "3"])
+def test_a_size_of_1_keeps_the_shapes_that_it_does_not_change(shape):
+    """Inference alone does not know the rank of r; that of a may be ONNX's or ONNX Runtime's."""
+    model = onnx.parser.parse_model(SHAPES % shape)
+    feeds = {"x": np.ones((4, 3), "f"), "sizes": np.array([4, 3]), "w": np.eye(3, dtype="f")}
+    gradient = run(bngrad.differentiate(model, wrt=["w"]), ["w_grad"], feeds)[0]
+    assert gradient.shape == (3, 3)
+
+
 REFUSED = {
     "at a position": (EMPTY, f"{STEP} z = Sub (i, i) q = SequenceInsert (p, ho, z)", CASES["stacked"][2], ""),
     "read in the body": (

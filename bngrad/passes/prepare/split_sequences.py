@@ -16,7 +16,7 @@ import numpy as np
 
 from bngrad.graph.constant_value import constant_value
 from bngrad.graph.node_makers import NodesBefore
-from bngrad.graph.subgraphs import nodes_of, subgraphs
+from bngrad.graph.subgraphs import captured_values, nodes_of, subgraphs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -29,15 +29,18 @@ def drop_single_splits(model: ir.Model) -> None:
     """Removes the sizes of 1 from each SplitToSequence that is to drop the dimension, as PyTorch writes unbind.
 
     ONNX ignores ``keepdims`` where there are sizes, as shape inference does; ONNX Runtime does not if they are the
-    scalar 1. Shapes of floats that were inferred before are forgotten.
+    scalar 1. Shapes of floats that were inferred from these nodes before are forgotten.
     """
-    nodes = [node for node in nodes_of(model.graph) if _is_unbind(node)]
-    for node in nodes:
-        node.resize_inputs(1)
-    for node in nodes_of(model.graph) if nodes else ():
-        for value in (*node.outputs, *(value for body in subgraphs(node) for value in body.inputs)):
-            if value.dtype is not None and value.dtype.is_floating_point():
-                value.shape = None
+    stale: set[ir.Value | None] = set()
+    for node in nodes_of(model.graph):
+        if _is_unbind(node):
+            node.resize_inputs(1)
+        elif not stale or node.domain or stale.isdisjoint((*node.inputs, *captured_values(node))):
+            continue  # inference does not know ops of other domains
+        stale.update((*node.outputs, *(value for body in subgraphs(node) for value in body.inputs)))
+    for value in stale:
+        if value is not None and value.dtype is not None and value.dtype.is_floating_point() and value.shape:
+            value.shape = None
 
 
 def _is_unbind(node: ir.Node) -> bool:
