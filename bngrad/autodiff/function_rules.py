@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import onnx
 import onnx_ir as ir
 
 from bngrad.autodiff.control_flow.body_copy import zeros_like
@@ -13,8 +14,6 @@ from bngrad.passes.prepare.raise_opset import align_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import onnx
 
     from bngrad.autodiff.backward import Backward
     from bngrad.autodiff.rule import Gradients
@@ -42,10 +41,13 @@ def rule_from_function(
         InputError: The function is not valid, or returns another number of gradients.
     """
     try:
+        onnx.checker.check_function(proto)
         function = ir.serde.deserialize_function(proto)
     except Exception as error:
+        made = {*proto.input, *(name for node in proto.node for name in node.output)}
+        reason = next((f"no node makes its output {name!r}" for name in proto.output if name not in made), error)
         raise InputError(
-            f"the gradient rule of {op} is no valid function: {' '.join(str(error).split())}"
+            f"the gradient rule of {op} is no valid function: {' '.join(str(reason).split())}"
         ) from error
     function.domain, function.name = _DOMAIN, op
     if inputs is not None and len(function.outputs) != len(inputs):

@@ -229,8 +229,20 @@ def test_a_function_of_another_opset_is_refused(register, rule, message):
             onnx.parser.parse_function(BOTH_GRAD),
             "returns 2 gradients; expected 1, one for each input of inputs=(0,)",
         ),
+        (
+            onnx.parser.parse_function((INVERSE_GRAD % 18).replace("(a, t)", "(a, c)")),
+            "of my.Both is no valid function: Nodes in a function must be topologically sorted, however input 'c'",
+        ),
+        (
+            onnx.parser.parse_function((INVERSE_GRAD % 18).replace("dx = Neg", "dz = Neg")),
+            "of my.Both is no valid function: no node makes its output 'dx'",
+        ),
+        (
+            onnx.parser.parse_function((INVERSE_GRAD % 18).replace("MatMul", "MatMull")),
+            "of my.Both is no valid function: No Op registered for MatMull",
+        ),
     ],
-    ids=["no function", "outputs"],
+    ids=["no function", "outputs", "unknown value", "unknown output", "unknown op"],
 )
 def test_rules_that_are_refused_at_once(register, rule, message):
     with pytest.raises(InputError, match=re.escape(message)):
