@@ -218,3 +218,27 @@ def test_a_branch_of_a_model_that_contradicts_itself_elsewhere():
     forward.graph.node.append(onnx.helper.make_node("Add", ["x", "four"], ["beside"]))
     forward.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float32), "four"))
     assert output_names(differentiated(forward, wrt=["x"])) == ["loss", "x_grad"]
+
+
+BRAIN_FLOATS = """<ir_version: 8, opset_import: ["" : 18]> g (TYPE[3] x, TYPE[3] w) => (TYPE loss) {
+    n = Constant <value = int64 {3}> () one = Constant <value = int64 {1}> ()
+    y = Loop <body = l (int64 i, bool go, TYPE[3] u) => (bool on, TYPE[3] o) { on = Identity (go)
+        c = Greater (i, one) o = If (c) <then_branch = t () => (TYPE[3] p) { p = Mul (u, w) },
+            else_branch = e () => (TYPE[3] q) { q = Add (u, x) }> }> (n, , x)
+    z = Mul (y, y) loss = ReduceSum <keepdims = 0> (z) }"""
+
+
+def test_bodies_of_bfloat16():
+    """Below opset 20, ConstantOfShape does not take it."""
+    feeds = {"x": np.array([1, 2, -0.5]), "w": np.array([0.5, 1, 2])}
+    narrow, wide = (
+        evaluate(
+            bngrad.differentiate(onnx.parser.parse_model(BRAIN_FLOATS.replace("TYPE", type_)), wrt=["x", "w"]),
+            feeds,
+            ["x_grad", "w_grad"],
+        )
+        for type_ in ("bfloat16", "float")
+    )
+    for name, gradient in wide.items():
+        np.testing.assert_array_equal(narrow[name], gradient)
+        assert gradient.any()

@@ -11,6 +11,7 @@ from bngrad.graph.constant_value import RANDOM_OPS
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of, is_off
 from bngrad.graph.nodes import ORIGIN, describe, is_read
+from bngrad.graph.shapes import zeros
 from bngrad.graph.subgraphs import detach, nodes_of, subgraphs
 from bngrad.opset.gradient_names import gradient_node_prefix
 
@@ -99,8 +100,11 @@ def require_tensors(back: Backward, values: Iterable[ir.Value]) -> None:
 
 def zeros_like(make: NodeMaker, value: ir.Value) -> ir.Value:
     """Returns zeros of the type and shape of a value, which may have any rank."""
-    zero = ir.tensor(np.zeros(1, dtype_of(value).numpy()), dtype=dtype_of(value))
-    return _typed(make.op("ConstantOfShape", make.op("Shape", value), value=zero), value)
+    dtype, shape = dtype_of(value), make.op("Shape", value)
+    if dtype == ir.DataType.BFLOAT16:  # ConstantOfShape takes it from opset 20 on
+        return _typed(zeros(make, shape, dtype), value)
+    zero = ir.tensor(np.zeros(1, dtype.numpy()), dtype=dtype)
+    return _typed(make.op("ConstantOfShape", shape, value=zero), value)
 
 
 def _typed(value: ir.Value, like: ir.Value) -> ir.Value:
