@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bngrad.autodiff.dependence import moving_values
 from bngrad.autodiff.edges import (
     can_have_gradient,
     reads,
@@ -21,7 +22,7 @@ from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.graph.nodes import all_nodes, describe
 from bngrad.graph.same_values import SAME_VALUES, origin
 from bngrad.graph.shapes import has_one_element
-from bngrad.graph.subgraphs import subgraphs
+from bngrad.graph.subgraphs import captured_values, subgraphs
 from bngrad.opset.known_shapes import type_text
 from bngrad.passes.imports.tensorflow.node import FORWARDS
 
@@ -109,7 +110,12 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
     sources = {str(v.name): v for v in (*graph.inputs, *graph.initializers.values())}
     if not names:
         reaching = reaching_values(loss, as_weights=True)
-        weights = [value for value in default_weights(graph) if value in reaching]
+        captured = _captured_for_others(graph)
+        weights = [
+            value
+            for value in default_weights(graph)
+            if value in reaching and (value not in captured or loss in moving_values(graph, [value]))
+        ]
         _refuse_scales(graph, weights)
         if not weights:
             raise ModelError(_no_weights(loss, graph))
@@ -137,6 +143,12 @@ def find_wrt(model: ir.Model, names: Sequence[str] | None, loss: ir.Value) -> li
             )
         wrt.append(value)
     return wrt
+
+
+def _captured_for_others(graph: ir.Graph) -> set[ir.Value]:
+    """Returns what bodies of nodes with several outputs read, perhaps for those that a loss does not depend on."""
+    several = [node for node in graph if len(node.outputs) > 1 and any(True for _ in subgraphs(node))]
+    return {value for node in several for value in captured_values(node)}
 
 
 def _no_weights(loss: ir.Value, graph: ir.Graph) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bngrad
-from autodiff.body_cases import CASES, DOWN, LOOP, STEPS, UP, WEIGHTS, M, V, model
+from autodiff.body_cases import CASES, CONDITION, DOWN, LOOP, STEPS, TRAINING, UP, WEIGHTS, Case, M, V, model
 from bngrad.errors import BngradError
 from bngrad.runtime.session import session
 
@@ -79,3 +79,19 @@ def test_unchanged_initializers_of_branches():
     for feeds, h, statistics in ((UP, UP["x"], (mean, var)), (DOWN, DOWN["x"] @ WEIGHTS["w"], (M, V))):
         want = (h - statistics[0]) / np.sqrt(statistics[1] + 1e-5) * WEIGHTS["s"] + WEIGHTS["b"]
         np.testing.assert_allclose(inference.run(["y"], feeds)[0], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("feeds", [UP, DOWN], ids=["taken", "not taken"])
+def test_new_statistics_that_branches_return(feeds):
+    """The mean that the other branch returns unchanged is no weight of the loss."""
+    text = f"""{CONDITION} y, m1 = If (c) <then_branch = t () => (float[N, 2] i, float[2] p) {{
+            h = MatMul (x, w) [bn] i, p, q = {TRAINING} (h, s, b, m, v) }},
+        else_branch = e () => (float[N, 2] j, float[2] k) {{ j = MatMul (x, w) k = Identity (m) }}>"""
+    forward = model(Case(text, None, {}, outputs="float loss, float[N, 2] y, float[2] m1"))
+    step = bngrad.training_step(forward, loss="loss")
+    assert step.info.names("weight") == ["s", "b", "w"]
+    trainer = bngrad.Trainer(step, learning_rate=0)
+    trainer.step(**feeds)
+    mean = (feeds["x"] @ WEIGHTS["w"]).mean(axis=0)
+    want = 0.9 * M + 0.1 * mean if feeds is UP else M
+    np.testing.assert_allclose(trainer.state_dict()["bn/running_mean"], want, rtol=1e-5)
