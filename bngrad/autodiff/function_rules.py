@@ -44,8 +44,8 @@ def rule_from_function(
         onnx.checker.check_function(proto)
         function = ir.serde.deserialize_function(proto)
     except Exception as error:
-        made = {*proto.input, *(name for node in proto.node for name in node.output)}
-        reason = next((f"no node makes its output {name!r}" for name in proto.output if name not in made), error)
+        names = {*proto.input, *(name for node in proto.node for name in node.output)}
+        reason = next((f"no node makes its output {name!r}" for name in proto.output if name not in names), error)
         raise InputError(
             f"the gradient rule of {op} is no valid function: {' '.join(str(reason).split())}"
         ) from error
