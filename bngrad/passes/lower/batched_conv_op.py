@@ -30,12 +30,8 @@ _OPS = {("", standard): name for name, standard in STANDARD.items()}
 _GRADIENTS = ((MICROSOFT, "ConvGrad"), (MICROSOFT, "ConvTransposeGrad"))
 _DECLARED = ("", "NOTSET", "VALID")
 """The values of auto_pad with which a ConvTranspose has the declared padding."""
-
-
-_MOST = {CONV: 49, TRANSPOSE: 64}
-"""The windows of an image up to which each is faster."""
-_LANES = 16
-"""The columns of matrix products that ONNX Runtime's kernels compute together: of Conv, a multiple wastes none."""
+_MOST_PIXELS = 64
+"""The windows of an image up to which the ops are faster."""
 
 
 def weights_of_gradients(model: ir.Model) -> dict[ir.Value, bool]:
@@ -46,11 +42,6 @@ def weights_of_gradients(model: ir.Model) -> dict[ir.Value, bool]:
         if w is not None and (node.domain, node.op_type) in _GRADIENTS:
             weights[w] = weights.get(w, False) or any(map(is_read, node.outputs[1:2]))
     return weights
-
-
-def _pays(name: str, pixels: int) -> bool:
-    """Tests whether an op is faster than the one of ONNX for images with a number of windows."""
-    return pixels <= _MOST[name] and (name == TRANSPOSE or pixels % _LANES > 0)
 
 
 class BatchedConvOpPass(RewritePass):
@@ -88,7 +79,7 @@ class BatchedConvOpPass(RewritePass):
             return False
         pixels = [size for size in sizes[2:] if isinstance(size, int)]
         same_rank = len(pixels) == len(sizes) - 2 == len(shape) - 2
-        return same_rank and sizes[0] != 1 and 0 not in pixels and _pays(name, prod(pixels))
+        return same_rank and sizes[0] != 1 and 0 < prod(pixels) <= _MOST_PIXELS
 
     def refusal(self, node: ir.Node) -> str | None:  # noqa: ARG002
         """Returns None: every node that matches can be rewritten."""
