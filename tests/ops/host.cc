@@ -35,13 +35,7 @@ constexpr Function<24, OrtStatus*(OrtSessionOptions*, int)> SetIntraOpNumThreads
 constexpr Function<29, OrtStatus*(OrtSessionOptions*, const char* path, void** handle)>
     RegisterCustomOpsLibrary;
 constexpr Function<100, void(OrtSessionOptions*)> ReleaseSessionOptions;
-constexpr Function<49, OrtStatus*(const OrtMemoryInfo*, void*, size_t bytes, const int64_t*, size_t rank,
-                                  int type, OrtValue**)>
-    CreateTensorWithDataAsOrtValue;
 constexpr Function<64, OrtStatus*(const OrtTensorTypeAndShapeInfo*, size_t*)> GetTensorShapeElementCount;
-constexpr Function<69, OrtStatus*(int allocator, int memory, OrtMemoryInfo**)> CreateCpuMemoryInfo;
-constexpr Function<94, void(OrtMemoryInfo*)> ReleaseMemoryInfo;
-constexpr Function<96, void(OrtValue*)> ReleaseValue;
 
 }  // namespace ort
 
