@@ -119,6 +119,22 @@ def test_a_size_of_1_keeps_the_shapes_that_it_does_not_change(shape):
     assert gradient.shape == (3, 3)
 
 
+def test_a_loop_of_nothing_else():
+    """ONNX has no Loop with a single input."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+    g (double[3] x, int64 n) => (double loss) {
+      e = SequenceEmpty <dtype = 11> ()
+      s = Loop (n, , e) <body = b (int64 k, bool c, seq(double) a) => (bool d, seq(double) r) {
+        d = Identity (c) f = CastLike (k, x) v = Mul (x, f) r = SequenceInsert (a, v)
+      }>
+      y = ConcatFromSequence <axis = 0> (s)
+      loss = ReduceSum <keepdims = 0> (y)
+    }""")
+    graph = bngrad.differentiate(model, wrt=["x"])
+    (gradient,) = run(graph, ["x_grad"], {"x": np.ones(3), "n": np.array(4)})
+    np.testing.assert_array_equal(gradient, np.full(3, 6.0))
+
+
 REFUSED = {
     "at a position": (EMPTY, f"{STEP} z = Sub (i, i) q = SequenceInsert (p, ho, z)", CASES["stacked"][2], ""),
     "read in the body": (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from bngrad.graph.node_makers import NodesAfter, NodesAtEnd
+from bngrad.graph.node_makers import NodesAfter, NodesAtEnd, NodesBefore
 from bngrad.graph.nodes import owner
 from bngrad.graph.same_values import origin
 from bngrad.graph.subgraphs import nodes_of, subgraphs
@@ -109,6 +109,8 @@ def _replace(node: ir.Node, state: int, names: Names) -> ir.Node:
     copy.type, copy.shape = element.type, element.shape
     body.outputs.append(copy)
     inputs = [value for index, value in enumerate(node.inputs) if index != _FIRST + state]
+    if len(inputs) == _FIRST and inputs[1] is None:  # ONNX has no Loop with one input
+        inputs[1] = NodesBefore(node, names, name).constant(True, ir.DataType.BOOL)
     attributes = list(node.attributes.values())
     node.attributes.clear()
     loop = ir.Node("", "Loop", inputs, attributes, num_outputs=len(body.outputs) - 1, name=node.name)
