@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 _OWN = "bngrad"
 """The domain whose functions and opset do not count."""
 
+STANDS_FOR = "bngrad.stands_for"
+"""The key in the ``meta`` of a node for the op, attributes and inputs of the node of ONNX that it took the place of,
+which counts instead."""
+
 
 def graph_digest(model: ir.Model, outputs: Mapping[str, ir.Value]) -> str:
     """Returns the SHA-256 of the computation of some values of a model.
@@ -57,9 +61,10 @@ class _Digest:
 
     def _add_nodes(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
-            attributes = sorted((name, self._attribute(attribute)) for name, attribute in node.attributes.items())
-            inputs = [self._value(value) for value in node.inputs]
-            digest = _hash("node", node.domain, node.op_type, node.overload, attributes, inputs)
+            own = (node.domain, node.op_type, node.overload), node.attributes, node.inputs
+            op, named, values = node.meta.get(STANDS_FOR, own)
+            attributes = sorted((name, self._attribute(attribute)) for name, attribute in named.items())
+            digest = _hash("node", *op, attributes, [self._value(value) for value in values])
             for index, value in enumerate(node.outputs):
                 self._known[value] = _hash(digest, index)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from bngrad.graph.graph_digest import STANDS_FOR
 from bngrad.graph.node_reader import read_attribute, static_shape
 from bngrad.graph.nodes import is_read, op_nodes
 from bngrad.graph.overloads import function_of
@@ -97,6 +98,9 @@ class BatchedConvOpPass(RewritePass):
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             bias = site.op("Unsqueeze", site.x(2), site.int64(list(range(1, 1 + len(attributes["kernel_shape"])))))
             y = site.op("Add", y, bias)
+        maker = y.producer()
+        assert maker is not None, "see above"  # noqa: S101
+        maker.meta[STANDS_FOR] = ("", node.op_type, ""), dict(node.attributes), tuple(node.inputs)
         site.replace({0: y})
 
 
