@@ -20,8 +20,8 @@ _OWN = "bngrad"
 """The domain whose functions and opset do not count."""
 
 STANDS_FOR = "bngrad.stands_for"
-"""The key in the ``meta`` of a node for the op, attributes and inputs of the node of ONNX that it took the place of,
-which counts instead."""
+"""The key in the ``meta`` of a node for the op, attributes and inputs of the node of ONNX that it replaced, which
+count instead."""
 
 
 def graph_digest(model: ir.Model, outputs: Mapping[str, ir.Value]) -> str:
