@@ -45,10 +45,6 @@ constexpr Function<36, OrtStatus*(const OrtSession*, size_t, OrtAllocator*, char
 constexpr Function<111, OrtStatus*(const OrtSession*, OrtModelMetadata**)> SessionGetModelMetadata;
 constexpr Function<116, OrtStatus*(const OrtModelMetadata*, OrtAllocator*, const char* key, char**)>
     ModelMetadataLookupCustomMetadataMap;
-constexpr Function<49, OrtStatus*(const OrtMemoryInfo*, void*, size_t bytes, const int64_t*, size_t rank,
-                                  int type, OrtValue**)>
-    CreateTensorWithDataAsOrtValue;
-constexpr Function<69, OrtStatus*(int allocator, int memory, OrtMemoryInfo**)> CreateCpuMemoryInfo;
 constexpr Function<78, OrtStatus*(OrtAllocator**)> GetAllocatorWithDefaultOptions;
 
 }  // namespace ort
