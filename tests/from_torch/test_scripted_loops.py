@@ -8,18 +8,18 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import torch
-from torch import nn
 
-import bngrad
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+import bngrad  # noqa: E402
 
 
-class Stepped(nn.Module):
+class Stepped(torch.nn.Module):
     """An RNN whose outputs are appended to a list, and stacked."""
 
     def __init__(self):
         super().__init__()
-        self.data, self.state = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.data, self.state = torch.nn.Linear(3, 4), torch.nn.Linear(4, 4)
 
     def forward(self, x):
         h = torch.zeros(x.size(1), 4)
