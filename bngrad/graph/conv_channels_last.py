@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from bngrad.graph.overloads import function_of, refuse_old_runtimes
-from bngrad.opset.conv_channels_last import INPUTS, NAME, OUTPUTS, output_sizes
-from bngrad.opset.convolutions import ATTRIBUTES, INTEGERS
+from bngrad.opset.conv_channels_last import INPUTS, NAME, OUTPUTS
+from bngrad.opset.convolutions import ATTRIBUTES, INTEGERS, output_sizes
 from bngrad.opset.domain import DOMAIN, VERSION
 
 if TYPE_CHECKING:

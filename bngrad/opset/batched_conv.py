@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx
-import onnx_ir as ir
-
 from bngrad.opset import onnx_registry
-from bngrad.opset.conv_channels_last import output_sizes
-from bngrad.opset.convolutions import ATTRIBUTES, inference_inputs, schema_of
+from bngrad.opset.convolutions import ATTRIBUTES, infer_output, schema_of, standard_function
 from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import onnx
+    import onnx_ir as ir
     from onnx.defs import OpSchema
 
 CONV = "BatchedConv"
@@ -67,11 +65,7 @@ def function(name: str, opset: int) -> ir.Graph:
         name: The name of the op.
         opset: The ai.onnx opset of the model.
     """
-    inputs = [ir.Value(name=value) for value in SIGNATURES[name][0]]
-    references = {value: ir.RefAttr(value, value, ir.AttributeType.INTS) for value in SIGNATURES[name][2]}
-    node = ir.node(STANDARD[name], inputs, references, name="Y")
-    node.outputs[0].name = "Y"
-    return ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": opset}, name=name)
+    return standard_function(name, STANDARD[name], SIGNATURES[name], opset)
 
 
 def _transposed_sizes(sizes: Sequence[int | None], attributes: Mapping[str, Sequence[int]]) -> list[int | None]:
@@ -87,32 +81,11 @@ def _transposed_sizes(sizes: Sequence[int | None], attributes: Mapping[str, Sequ
 
 
 def _infer_conv(context: onnx.shape_inference.InferenceContext) -> None:
-    """Infers the type of Y from X, with N of X, M of W, and the spatial dimensions by the attributes."""
-    _infer(context, CONV)
+    infer_output(context, SIGNATURES[CONV])
 
 
 def _infer_transpose(context: onnx.shape_inference.InferenceContext) -> None:
-    """Likewise."""
-    _infer(context, TRANSPOSE)
-
-
-def _infer(context: onnx.shape_inference.InferenceContext, name: str) -> None:
-    inputs, _, attributes = SIGNATURES[name]
-    lists, types, shapes = inference_inputs(context, attributes, inputs)
-    if (x := types.get("X")) is None:
-        return
-    result = onnx.TypeProto()
-    result.tensor_type.elem_type = x.tensor_type.elem_type
-    if len(shapes) == len(inputs):
-        dims = result.tensor_type.shape.dim
-        dims.add().CopyFrom(shapes["X"][0])
-        dims.add().CopyFrom(shapes["W"][0 if name == CONV else 1])
-        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in shapes["X"][2:]]
-        for size in output_sizes(sizes, lists) if name == CONV else _transposed_sizes(sizes, lists):
-            dim = dims.add()
-            if size is not None:
-                dim.dim_value = size
-    context.set_output_type(0, result)
+    infer_output(context, SIGNATURES[TRANSPOSE], _transposed_sizes, channels=1)
 
 
 onnx_registry.register(schemas())

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import onnx
+import onnx_ir as ir
 from onnx import helper
 from onnx.defs import OpSchema
 
@@ -13,7 +14,10 @@ from bngrad.opset.domain import DOMAIN, VERSION
 from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    Signature = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]]
+    Sizes = Callable[[Sequence[int | None], Mapping[str, Sequence[int]]], list[int | None]]
 
 MIN_IR_VERSION = 10
 """The oldest ONNX IR version with overloads, by which nodes of these ops name their functions."""
@@ -34,7 +38,7 @@ INTEGERS = frozenset({"channels_last", "group"})
 def schema_of(
     name: str,
     doc: str,
-    signature: tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str]],
+    signature: Signature,
     *,
     optional_outputs: bool = False,
     defaults: Mapping[str, int] = MappingProxyType({}),
@@ -76,7 +80,7 @@ def schema_of(
     )
 
 
-def inference_inputs(
+def _inference_inputs(
     context: onnx.shape_inference.InferenceContext, attributes: Iterable[str], inputs: Iterable[str]
 ) -> tuple[dict[str, list[int]], dict[str, onnx.TypeProto], dict[str, Any]]:
     """Returns what the shape of Y follows from: lists of attributes, types, and the dimensions that are known.
@@ -106,3 +110,80 @@ def inference_inputs(
             message = f"{name} has {len(shape)} dimensions; expected {2 + rank}, for a kernel of {rank}"
             raise onnx.shape_inference.InferenceError(message)
     return lists, types, shapes
+
+
+def output_sizes(sizes: Sequence[int | None], attributes: Mapping[str, Sequence[int]]) -> list[int | None]:
+    """Returns the spatial dimensions of Y.
+
+    Args:
+        sizes: Those of X; None if unknown.
+        attributes: The attributes of the node that are lists.
+    """
+    rank = len(sizes)
+    pads = attributes["pads"]
+    columns = zip(
+        sizes,
+        attributes["kernel_shape"],
+        attributes["strides"],
+        attributes["dilations"],
+        pads[:rank],
+        pads[rank:],
+        strict=True,
+    )
+    return [
+        None if size is None else max(0, (size + begin + end - dilation * (kernel - 1) - 1) // stride + 1)
+        for size, kernel, stride, dilation, begin, end in columns
+    ]
+
+
+def infer_output(
+    context: onnx.shape_inference.InferenceContext,
+    signature: Signature,
+    sizes: Sizes = output_sizes,
+    *,
+    channels: int = 0,
+    channels_last: bool = False,
+) -> None:
+    """Infers the type of Y from X, with N of X, the channels of W, and the spatial dimensions by the attributes.
+
+    Args:
+        context: A node.
+        signature: The documentation of its inputs, outputs and attributes.
+        sizes: The function that returns the spatial dimensions of Y from those of X, as `output_sizes`.
+        channels: The dimension of W that is the channels of Y.
+        channels_last: Whether the channels are the last dimension of X and Y.
+
+    Raises:
+        InferenceError: A list or an input does not fit the rank of the kernel.
+    """
+    inputs, _, attributes = signature
+    lists, types, shapes = _inference_inputs(context, attributes, inputs)
+    if (x := types.get("X")) is None:
+        return
+    result = onnx.TypeProto()
+    result.tensor_type.elem_type = x.tensor_type.elem_type
+    if len(shapes) == len(inputs):
+        batch, *spatial = shapes["X"]
+        del spatial[-1 if channels_last else 0]
+        before = [dim.dim_value if dim.HasField("dim_value") else None for dim in spatial]
+        dims = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in sizes(before, lists)]
+        dims.insert(len(dims) if channels_last else 0, shapes["W"][channels])
+        result.tensor_type.shape.dim.extend([batch, *dims])
+    context.set_output_type(0, result)
+
+
+def standard_function(name: str, op_type: str, signature: Signature, opset: int) -> ir.Graph:
+    """Returns the node of the function of an op: one of ONNX, with its inputs and attributes.
+
+    Args:
+        name: The name of the op.
+        op_type: The op of ONNX.
+        signature: The documentation of the inputs, outputs and attributes, by name.
+        opset: The ai.onnx opset of the model.
+    """
+    inputs = [ir.Value(name=value) for value in signature[0]]
+    int_, ints = ir.AttributeType.INT, ir.AttributeType.INTS
+    references = {value: ir.RefAttr(value, value, int_ if value in INTEGERS else ints) for value in signature[2]}
+    node = ir.node(op_type, inputs, references, name="Y")
+    node.outputs[0].name = "Y"
+    return ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": opset}, name=name)

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx
-import onnx_ir as ir
-
 from bngrad.opset import onnx_registry
-from bngrad.opset.conv_channels_last import output_sizes
-from bngrad.opset.convolutions import ATTRIBUTES, INTEGERS, inference_inputs, schema_of
+from bngrad.opset.convolutions import ATTRIBUTES, infer_output, schema_of, standard_function
 from bngrad.opset.quantities import FLOAT_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import onnx
+    import onnx_ir as ir
     from onnx.defs import OpSchema
 
 CONV = "DepthwiseConv"
@@ -72,31 +70,11 @@ def conv_function(opset: int) -> ir.Graph:
     Args:
         opset: The ai.onnx opset of the model.
     """
-    inputs = [ir.Value(name=name) for name in CONV_SIGNATURE[0]]
-    int_, ints = ir.AttributeType.INT, ir.AttributeType.INTS
-    references = {name: ir.RefAttr(name, name, int_ if name in INTEGERS else ints) for name in ATTRIBUTES}
-    node = ir.node("Conv", inputs, references, name="Y")
-    node.outputs[0].name = "Y"
-    return ir.Graph(inputs, node.outputs, nodes=[node], opset_imports={"": opset}, name=CONV)
+    return standard_function(CONV, "Conv", CONV_SIGNATURE, opset)
 
 
 def _infer_conv(context: onnx.shape_inference.InferenceContext) -> None:
-    """Infers the type of Y from X, with N of X, M of W, and the spatial dimensions by the attributes."""
-    lists, types, shapes = inference_inputs(context, ATTRIBUTES, CONV_SIGNATURE[0])
-    if (x := types.get("X")) is None:
-        return
-    result = onnx.TypeProto()
-    result.tensor_type.elem_type = x.tensor_type.elem_type
-    if len(shapes) == len(CONV_SIGNATURE[0]):
-        dims = result.tensor_type.shape.dim
-        dims.add().CopyFrom(shapes["X"][0])
-        dims.add().CopyFrom(shapes["W"][0])
-        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in shapes["X"][2:]]
-        for size in output_sizes(sizes, lists):
-            dim = dims.add()
-            if size is not None:
-                dim.dim_value = size
-    context.set_output_type(0, result)
+    infer_output(context, CONV_SIGNATURE)
 
 
 def _infer_grad(context: onnx.shape_inference.InferenceContext) -> None:
