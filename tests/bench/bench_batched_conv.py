@@ -8,19 +8,14 @@ take turns, in one thread; the least processor time of several runs is printed.
 
 from __future__ import annotations
 
-import time
-
-import numpy as np
-import onnxruntime
 from onnx import TensorProto, helper
 from onnx_ir import to_proto
 
-import bngrad
+from bench_depthwise import least_times
 from bngrad.graph.overloads import function_of
 from bngrad.opset.batched_conv import CONV, SIGNATURES, TRANSPOSE, function
 from bngrad.opset.domain import DOMAIN
 
-RUNS = 7
 OPSET = 17
 # (batch, C, M, height and width of the result, kernel, stride)
 LAYERS = [
@@ -62,25 +57,7 @@ def measure(name: str, batch: int, c: int, m: int, size: int, kernel: int, strid
     body = to_proto(function_of(name, "", function(name, OPSET), SIGNATURES[name][2]))
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     model = helper.make_model(graph, functions=[body], opset_imports=imports, ir_version=8).SerializeToString()
-    rng = np.random.default_rng(0)
-    feeds = {value: rng.standard_normal(shape, dtype=np.float32) for value, shape in shapes.items()}
-    sessions = [session_of(model, native=native) for native in (False, True)]
-    times: list[list[float]] = [[], []]
-    for _ in range(1 + RUNS):
-        for session, own in zip(sessions, times, strict=True):
-            start = time.process_time()
-            session.run(None, feeds)
-            own.append(time.process_time() - start)
-    return [1e3 * min(own[1:]) for own in times]
-
-
-def session_of(model: bytes, *, native: bool) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    if native:
-        bngrad.register(options)
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return least_times(model, shapes)
 
 
 if __name__ == "__main__":
