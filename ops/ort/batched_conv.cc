@@ -1,6 +1,6 @@
-// BatchedConv and BatchedConvTranspose as ONNX Runtime ops, for the CPU only: ONNX Runtime's kernels of Conv
-// and ConvTranspose, which read all weights again for each image, with the images as one more spatial
-// dimension.
+// BatchedConv and BatchedConvTranspose as ONNX Runtime ops, for the CPU only. ONNX Runtime's kernels of Conv
+// and ConvTranspose read all weights again for each image. Here Conv has the images as one more spatial
+// dimension, and ConvTranspose is one Gemm of several images and sums over windows.
 #include <algorithm>
 #include <string>
 #include <vector>
