@@ -95,8 +95,9 @@ def inline_rules(model: ir.Model) -> None:
         ModelError: A function imports ops in another version than the model, where they differ.
     """
     rules = [function for function in model.functions.values() if function.domain == _DOMAIN]
-    if rules:
-        align_functions(model)
+    if not rules:
+        return
+    align_functions(model)
     for function in rules:
         for domain, version in function.opset_imports.items():
             expected = model.opset_imports.setdefault(domain, version)
@@ -106,5 +107,4 @@ def inline_rules(model: ir.Model) -> None:
                     f"{domain or 'ai.onnx'}, and the model {expected}, in which they differ; register a rule with "
                     f"version {expected}"
                 )
-    if rules:
-        inline(model, lambda function: function.domain == _DOMAIN)
+    inline(model, lambda function: function.domain == _DOMAIN)
