@@ -15,9 +15,10 @@ import onnx_ir as ir
 
 from bngrad.runtime.device import CPU
 from bngrad.runtime.session import session
+from bngrad.validation.replacements import Replacements
 from bngrad.validation.report import Check, Row
 from bngrad.validation.rows import compared, named_row
-from bngrad.validation.sites import Site, replacement
+from bngrad.validation.sites import Site
 from bngrad.validation.statistics import WorstSubjects
 from bngrad.validation.step_bounds import bounds
 from bngrad.validation.steps import Step
@@ -75,8 +76,9 @@ def lock_step(
         implementation the bound is doubled, because both have rounding errors.
     """
     check, worst = Check("lock-step", unit="of its bound", limit=1.0), WorstSubjects()
+    replacements = Replacements(rewritten)
     for done, (site, values) in enumerate(_values_of(sites, capture), start=1):
-        rows = _compare(rewritten, site, values, implementations, against, device, tolerance)
+        rows = _compare(replacements, site, values, implementations, against, device, tolerance)
         check.rows += rows
         for row in rows:
             worst.offer(site.name, row.measure, partial(_tensors, site, values))
@@ -111,7 +113,7 @@ def _values_of(sites: Sequence[Site | Step], capture: Capture) -> Iterator[tuple
 
 
 def _compare(
-    rewritten: ir.Model,
+    replacements: Replacements,
     site: Site | Step,
     values: Mapping[str, Array],
     implementations: Sequence[Implementation],
@@ -125,7 +127,7 @@ def _compare(
         # Standard ONNX does not depend on the implementation.
         implementations = ("function",)
     try:
-        model = ir.to_proto(replacement(rewritten, site, values))
+        model = ir.to_proto(replacements.of(site, values))
     except ValueError as error:
         return [
             _row_of(site, names[0], implementation, against, _one_line(error))
@@ -143,7 +145,7 @@ def _compare(
                 return dict(zip(names, runner.run(names, inputs), strict=True))
 
             results = run(feeds)
-            targets = list(_targets(site, run, feeds, values, against))
+            targets = list(_targets(site, run, feeds, values, results, against))
         except Exception as error:  # noqa: BLE001 - any error is a finding of this node
             rows.append(_row_of(site, names[0], implementation, against, _one_line(error)))
             continue
@@ -158,11 +160,12 @@ def _targets(
     run: Callable[[Mapping[str, Array]], dict[str, Array]],
     feeds: Mapping[str, Array],
     values: Mapping[str, Array],
+    results: Mapping[str, Array],
     against: str,
 ) -> Iterator[tuple[str, str, Array, Array]]:
     """Yields the reference for each output: its name, the name of the reference, the value, and the bound."""
     if isinstance(site, Step):
-        for name, bound in bounds(site, run, feeds, values).items():
+        for name, bound in bounds(site, run, feeds, values, results).items():
             yield name, against, values[name], 2.0 * bound
         return
     expected = site.expected(values)

@@ -213,5 +213,6 @@ def one_ulp_away(value: Array, generator: np.random.Generator) -> Array:
     """Returns a float array with each element replaced by one of its two neighbours; other arrays unchanged."""
     if value.dtype.kind != "f":
         return value
-    towards = np.where(generator.random(value.shape) < 0.5, -np.inf, np.inf).astype(value.dtype)
+    infinity = value.dtype.type(np.inf)
+    towards = np.where(generator.random(value.shape) < 0.5, -infinity, infinity)
     return np.asarray(np.nextafter(value, towards))

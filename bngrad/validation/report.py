@@ -261,9 +261,14 @@ def differences(got: Array, want: Array) -> tuple[float, float]:
     Elements that are both NaN or the same infinity do not differ; if only one is not finite, they differ by
     infinity.
     """
-    if got.size == 0:
+    return measures(absolute_difference(got, want), want)
+
+
+def measures(difference: NDArray[np.float64], want: Array) -> tuple[float, float]:
+    """Returns the largest element of an `absolute_difference`, and its 2-norm relative to that of `want`."""
+    if difference.size == 0:
         return 0.0, 0.0
-    difference, size = absolute_difference(got, want), norm(want)
+    size = norm(want)
     apart = float(np.linalg.norm(difference))
     relative = 0.0 if apart == 0 else apart / size if size else math.inf
     return float(difference.max()), relative
@@ -276,14 +281,19 @@ def distance(got: Array, want: Array) -> float:
 
 def norm(value: Array) -> float:
     """Returns the 2-norm of an array's finite elements."""
+    result = float(np.linalg.norm(value.astype(np.float64, copy=False)))
+    if math.isfinite(result):
+        return result
     return float(np.linalg.norm(np.where(np.isfinite(value), value, 0).astype(np.float64)))
 
 
 def absolute_difference(got: Array, want: Array) -> NDArray[np.float64]:
     """Returns |got - want| in float64; see `differences` for elements that are not finite."""
-    left, right = got.astype(np.float64), want.astype(np.float64)
+    left, right = got.astype(np.float64, copy=False), want.astype(np.float64, copy=False)
     with np.errstate(invalid="ignore"):
-        difference = np.abs(left - right)
+        difference = np.asarray(np.abs(left - right))
+    if np.isfinite(difference).all():
+        return difference
     same = (left == right) | (np.isnan(left) & np.isnan(right))
     difference = np.where(same, 0.0, difference)
     return np.where(np.isnan(difference), np.inf, difference)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bngrad.validation.report import Row, absolute_difference, differences
+from bngrad.validation.report import Row, absolute_difference, measures
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,9 +27,10 @@ def compared(row: Row, got: Array, want: Array, allowed: Array) -> Row:
     """Returns a row of `named_row` with its comparison: the largest ratio of an element's error to its bound."""
     if got.shape != want.shape:
         return replace(row, note=f"shape {list(got.shape)}; expected {list(want.shape)}")
-    max_abs, relative = differences(got, want)
+    difference = absolute_difference(got, want)
+    max_abs, relative = measures(difference, want)
     # Results below the smallest normal number may be flushed to zero, except in float16.
     half = got.dtype == np.float16
     floor = float(np.finfo(np.float16).smallest_subnormal if half else np.finfo(np.float32).tiny)
-    measure = float(np.max(absolute_difference(got, want) / (np.nan_to_num(allowed) + floor), initial=0.0))
+    measure = float(np.max(difference / (np.nan_to_num(allowed) + floor), initial=0.0))
     return replace(row, max_abs=max_abs, relative_l2=relative, measure=measure, passed=measure <= 1.0)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.validation.common_values import CommonValues
-    from bngrad.validation.steps import Step
 
     Array = NDArray[Any]
     Float64 = NDArray[np.float64]
@@ -174,28 +173,3 @@ def output_kinds(original: ir.Model, gradients: Iterable[str]) -> dict[str, str]
         else:
             kinds[name] = "loss" if value.shape is not None and len(value.shape) == 0 else "other output"
     return kinds
-
-
-def replacement(rewritten: ir.Model, site: Site | Step, values: Mapping[str, Array]) -> ir.Model:
-    """Extracts the part of the rewritten model that computes the outputs of a site or step.
-
-    Args:
-        rewritten: The rewritten model.
-        site: A site or step of the original.
-        values: Arrays by name, which determine the types and shapes of the inputs.
-
-    Raises:
-        ValueError: The rewritten model lacks a value, or computes an output from other values.
-    """
-    graph = ir.convenience.extract(rewritten.graph, site.reads, list(site.outputs.values()))
-    for node in graph:
-        for value in node.outputs:
-            if (
-                value.name in site.reads
-            ):  # an unused output of a needed node; the extracted graph has it as an input
-                value.name = f"{value.name}/again"
-    for value in graph.inputs:
-        array = values[str(value.name)]
-        value.dtype, value.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
-    functions = [function.clone() for function in rewritten.functions.values()]
-    return ir.Model(graph, ir_version=rewritten.ir_version, functions=functions)
