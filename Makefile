@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Tests run in a process for each core; some take as long as a thousand others.
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
+# Bytecode is left to the first import: most of it is never imported.
+PIP := --quiet --disable-pip-version-check --no-compile
 NODE_MODULES := $(patsubst %,%/node_modules/.package-lock.json,docs/examples/browser docs/examples/node tests/web)
 CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp docs/examples/mpi -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name '*.cu')
 
@@ -32,7 +34,7 @@ test-web: $(READY) $(NODE_MODULES)
 TORCH ?= torch
 torch-environment:
 	$(PYTHON) -m venv build/torch
-	build/torch/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	build/torch/bin/python -m pip install $(PIP) '$(TORCH)'
 
 test-torch test-torch-long: $(READY) torch-environment
 	build/torch/bin/python tests/from_torch/share_packages.py $(BIN)/python
@@ -127,7 +129,7 @@ pictures: $(READY)
 # The wheels of dist/ where this machine can run them, written to docs/reference/platforms.md: needs Debian and root, and
 # takes most of an hour. PLATFORMS='musl-x86_64 windows-x86_64' tries these again.
 platforms: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation $(NATIVE) --editable '.[wheels]'
+	$(BIN)/python -m pip install $(PIP) --no-build-isolation $(NATIVE) --editable '.[wheels]'
 	$(BIN)/python tests/platforms/run_platforms.py $(PLATFORMS)
 
 # The source distribution and the wheels of all platforms, in dist/: half an hour of one core, and less from the second
@@ -142,7 +144,7 @@ check-wheels: $(WHEEL_TOOLS)/.ready
 $(WHEEL_TOOLS)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(WHEEL_TOOLS)
 	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["wheels"])' | \
-	  xargs $(WHEEL_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check
+	  xargs $(WHEEL_TOOLS)/bin/python -m pip install $(PIP)
 	@touch $@
 
 # The library is built by pip, with the environment's own tools, where the tests build their programs from the same
@@ -155,8 +157,8 @@ $(READY): pyproject.toml $(shell find ops -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 ...'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'scikit-build-core>=0.10' 'cmake>=3.18' ninja
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation $(NATIVE) --editable '.[lint]'
+	$(BIN)/python -m pip install $(PIP) 'scikit-build-core>=0.10' 'cmake>=3.18' ninja
+	$(BIN)/python -m pip install $(PIP) --no-build-isolation $(NATIVE) --editable '.[lint]'
 	@touch $@
 
 clean:
