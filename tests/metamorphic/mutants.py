@@ -67,7 +67,7 @@ _UNITS = {
     "threads.hpp": ("core/sweep.cc",),
     "sweep.hpp": ("core/grad.cc", "core/grad_grad.cc"),
     "pairwise.hpp": ("core/sweep.cc",),
-    "statistics_program.hpp": ("core/training.cc",),
+    "statistics_program.hpp": ("core/synchronized.cc", "core/training.cc"),
 }
 """The sources to compile again for a header; of the kernels, those of the instruction set that the tests use."""
 
