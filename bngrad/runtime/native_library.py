@@ -58,9 +58,16 @@ def _path(forced: str | None) -> Path:
     # Not Path(__file__): an editable install keeps the library outside of the source tree.
     installed = importlib.resources.files("bngrad").joinpath("lib", name)
     if not installed.is_file():
+        checkout = Path(__file__).parents[2]
+        reason = (
+            f"bngrad is imported from {checkout}, where `pip install -e .` has not run: run it, or start Python in "
+            "another folder to import an installed bngrad,"
+            if (checkout / "ops" / "CMakeLists.txt").is_file()
+            else "reinstall bngrad with a C++ compiler available,"
+        )
         raise LibraryError(
-            f"the native library {name} is not installed: reinstall bngrad with a C++ compiler available, "
-            f"or set {LIBRARY_VARIABLE} to a library built by `cmake -S ops`"
+            f"the native library {name} is not installed: {reason} or set {LIBRARY_VARIABLE} to a library built by "
+            "`cmake -S ops`"
         )
     return Path(str(installed))
 

@@ -193,13 +193,6 @@ def test_library_is_looked_for_once(monkeypatch):
     assert native_library.loaded() is library
 
 
-def test_library_not_built(monkeypatch, tmp_path):
-    monkeypatch.delenv(native_library.LIBRARY_VARIABLE, raising=False)
-    monkeypatch.setattr(native_library.importlib.resources, "files", lambda _: tmp_path)
-    with pytest.raises(LibraryError, match="is not installed"):
-        native_library.library_path()
-
-
 def python(code, **environment):
     """Runs code in a process of its own: the library reads the environment once."""
     environment = os.environ | {"PYTHONPATH": str(Path(bngrad.__file__).parents[1])} | environment

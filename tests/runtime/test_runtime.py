@@ -246,10 +246,21 @@ def test_the_library_of_the_environment_is_missing(monkeypatch, tmp_path):
         assert str(error.value) == message
 
 
-def test_the_library_was_not_built(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            native_library.__file__,
+            r"bngrad is imported from .*, where `pip install -e \.` has not run: run it, or",
+        ),
+        ("site-packages/bngrad/runtime/native_library.py", "reinstall bngrad with a C\\+\\+ compiler available,"),
+    ],
+)
+def test_the_library_was_not_built(monkeypatch, tmp_path, source, reason):
     monkeypatch.delenv("BNGRAD_LIBRARY", raising=False)
     monkeypatch.setattr(importlib.resources, "files", lambda _package: tmp_path)
-    with pytest.raises(LibraryError, match=r"is not installed: .* or set BNGRAD_LIBRARY to"):
+    monkeypatch.setattr(native_library, "__file__", str(tmp_path / source))
+    with pytest.raises(LibraryError, match=rf"is not installed: {reason} .*or set BNGRAD_LIBRARY to"):
         get_library_path()
 
 
