@@ -33,6 +33,7 @@ MODEL = ROOT / "models" / "digits_resnet20.onnx"
 TEST = 360
 BATCH = 64
 EPOCHS = 15
+FILES = ("step.onnx", "step.eval.onnx", "step.safetensors", "inference.onnx", "digits.safetensors")
 
 
 def main() -> None:
@@ -45,6 +46,7 @@ def main() -> None:
     write_step(options.output, options.layout)
     # save_file makes a file that other users cannot read.
     (options.output / "digits.safetensors").write_bytes(save(digits()))
+    print("wrote", *(options.output / name for name in FILES), sep="\n  ")  # noqa: T201 - a script
 
 
 def write_step(folder: Path, layout: Layout) -> None:
