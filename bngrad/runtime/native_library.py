@@ -60,14 +60,14 @@ def _path(forced: str | None) -> Path:
     if not installed.is_file():
         checkout = Path(__file__).parents[2]
         reason = (
-            f"bngrad is imported from {checkout}, where `pip install -e .` has not run: run it, or start Python in "
-            "another folder to import an installed bngrad,"
+            f"bngrad is imported from {checkout}, where `pip install -e .` has not run: run it, or start Python "
+            "in another folder to import an installed bngrad,"
             if (checkout / "ops" / "CMakeLists.txt").is_file()
             else "reinstall bngrad with a C++ compiler available,"
         )
         raise LibraryError(
-            f"the native library {name} is not installed: {reason} or set {LIBRARY_VARIABLE} to a library built by "
-            "`cmake -S ops`"
+            f"the native library {name} is not installed: {reason} or set {LIBRARY_VARIABLE} to a library built "
+            "by `cmake -S ops`"
         )
     return Path(str(installed))
 
