@@ -64,7 +64,12 @@ LOWER = (
             "number(kernel_size)",
             "an average at the border counts the padding",
         ),
-        ('axis=0, reduction="add")', 'axis=0, reduction="none")', "overlapping windows overwrite each other"),
+        (
+            'axis=0, reduction="add")',
+            'axis=0, reduction="none")',
+            "overlapping windows overwrite each other",
+            ("tests/passes/test_lower_pooling.py",),
+        ),
     )
     + of(
         "bngrad/passes/lower/loss.py",
