@@ -65,7 +65,9 @@ def rewrite(
         channels_last: Whether to lay out the data of convolutions and batch norms with channels last, which is
             faster on NVIDIA GPUs; implies ``conv_grad``. Used by ``stock`` only.
         memory: ``lean`` computes the results of batch norms and activations again in the backward pass, instead of
-            keeping them; the results are the same. ``full`` keeps them. Used by ``stock`` only.
+            keeping them; the results are the same. ``full`` keeps them. Used by ``stock`` only. A number of bytes
+            (int), or a string such as ``"2GB"`` or ``"700MiB"``, computes only as many again as it takes to run in
+            them, on a CPU with the native library; it requires ``stock`` and inputs of known sizes.
         recognize: Whether to replace batch norms that are spelled in primitives, forward and backward.
         sync: Whether training batch norms use the statistics of the whole batch of a distributed run. The loss and
             the gradients stay those of one rank: with batches of equal size, average the gradients over the ranks.
@@ -76,8 +78,8 @@ def rewrite(
         The rewritten model, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
 
     Raises:
-        InputError: The model cannot be read, ``target`` is unknown, or ``sync`` is combined with another target
-            than ``stock``.
+        InputError: The model cannot be read, ``target`` is unknown, ``memory`` is malformed or too little, or
+            ``sync`` is combined with another target than ``stock``.
         ModelError: The model is invalid or has no batch norm to rewrite, or the result does not pass onnx's
             checker.
         UnsupportedNodeError: A node cannot be rewritten.
@@ -145,7 +147,9 @@ def differentiate(
         channels_last: Whether to lay out the data of convolutions and batch norms with channels last, which is
             faster on NVIDIA GPUs; implies ``conv_grad``. Used by ``stock`` only.
         memory: ``lean`` computes the results of batch norms and activations again in the backward pass, instead of
-            keeping them; the results are the same. ``full`` keeps them. Used by ``stock`` only.
+            keeping them; the results are the same. ``full`` keeps them. Used by ``stock`` only. A number of bytes
+            (int), or a string such as ``"2GB"`` or ``"700MiB"``, computes only as many again as it takes to run in
+            them, on a CPU with the native library; it requires ``stock`` and inputs of known sizes.
         defaults: Whether weights and running statistics keep their current values as defaults. Without defaults
             they have to be fed, which bindings of languages other than Python need.
         sync: Whether to make the graph of one rank of a distributed run. Each rank feeds its rows of the batch,
@@ -157,10 +161,10 @@ def differentiate(
         The training graph, of the same type as ``model``; an `onnx.ModelProto` if ``model`` is a path.
 
     Raises:
-        InputError: The model cannot be read; an option has an unknown value; a string is given instead of a
-            sequence of names; the target ``ort`` is combined with the unbiased running variance; ``loss`` is
-            combined with ``loss_fn``; ``prediction`` is given without it; or ``sync`` is combined with another
-            builder than ``bngrad`` or another target than ``stock``.
+        InputError: The model cannot be read; an option has an unknown value; ``memory`` is too little; a string is
+            given instead of a sequence of names; the target ``ort`` is combined with the unbiased running
+            variance; ``loss`` is combined with ``loss_fn``; ``prediction`` is given without it; or ``sync`` is
+            combined with another builder than ``bngrad`` or another target than ``stock``.
         ModelError: A name is not in the model, or the model cannot be differentiated.
         UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
         OracleError: ORT's gradient builder cannot be installed, or failed.

@@ -49,6 +49,11 @@ def value_type(type_: Any) -> Any:  # noqa: ANN401 - types have no type
     return get_args(type_)[0] if get_origin(type_) in (Union, UnionType) else type_
 
 
+def other_types(type_: Any) -> tuple[type, ...]:  # noqa: ANN401 - types have no type
+    """Returns the types of an option's values after the first of a union."""
+    return get_args(type_)[1:] if get_origin(type_) in (Union, UnionType) else ()
+
+
 class Options:
     """Checks the values of a dataclass of options.
 
@@ -63,7 +68,7 @@ class Options:
                 if value is None and option.default is not None:
                     raise InputError(f"{option.name} is None; expected a sequence of names, which may be empty")
                 require_names(**{option.name: value})
-            elif get_origin(kind) is Literal and not (value is None and option.default is None):
+            elif get_origin(kind) is Literal and not isinstance(value, other_types(option.type)):
                 require_choice(option.metadata.get("called") or option.name, value, get_args(kind))
 
 

@@ -3,10 +3,14 @@
 `bngrad.training.options` and `bngrad.validation.options` have those of their rooms.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from decimal import Decimal
+from typing import Literal, TypedDict, get_args
 
+from bngrad.arguments import is_count
+from bngrad.errors import InputError
 from bngrad.option_fields import BATCH_NORMS, OUTPUT, Options, option
 
 Target = Literal["stock", "training"]
@@ -30,14 +34,39 @@ module is called several times. By default, those that PyTorch's exporter record
 and others get their own.
 """
 
-Memory = Literal["full", "lean"]
+KeptValues = Literal["full", "lean"]
 """The forward values kept for the backward pass: all that it reads, or what takes long to compute."""
+
+Memory = KeptValues | int | str
+"""The forward values kept for the backward pass; or as many as fit into a number of bytes, such as ``"2GB"``."""
 
 Quantize = Literal["int8", "uint8"]
 """The type of quantized activations; weights are int8."""
 
 AUTO = "auto"
 """As ``training``: a model that does not record the mode of a batch norm is refused."""
+
+
+_UNITS = {"": 1, "B": 1} | {
+    f"{letter}{i}B": (1024 if i else 1000) ** power for power, letter in enumerate("KMGT", 1) for i in ("", "i")
+}
+
+
+def require_memory(memory: object) -> "KeptValues | int":
+    """Returns a value of `Memory`, with a number of bytes as an int.
+
+    Raises:
+        InputError: It is something else, or not above 0.
+    """
+    if memory in get_args(KeptValues):
+        return memory  # type: ignore[return-value]
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?i?B|)", memory) if isinstance(memory, str) else None
+    size = int(Decimal(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else memory
+    if not is_count(size, 1):
+        raise InputError(
+            f"memory is {memory!r}; expected full, lean, or a number of bytes above 0, such as 700MiB or 2GB"
+        )
+    return size  # type: ignore[return-value]
 
 
 class GraphKeywords(TypedDict, total=False):
@@ -75,9 +104,15 @@ class GraphOptions(Options):
     memory: Memory = option(
         "full",
         "Keep all values that the backward pass reads (full); or compute batch norms and activations "
-        "[again](../guides/training.md#less-memory) instead (lean).",
+        "[again](../guides/training.md#less-memory) instead (lean); or only as many as it takes to run in BYTES, "
+        "such as 700MiB or 2GB.",
         group=OUTPUT,
+        metavar="full|lean|BYTES",
     )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory", require_memory(self.memory))
+        super().__post_init__()
 
 
 class RewriteKeywords(GraphKeywords, total=False):

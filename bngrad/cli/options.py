@@ -12,7 +12,7 @@ import click
 
 from bngrad.cli.help import Option
 from bngrad.cli.shell_completion import complete_files
-from bngrad.option_fields import OUTPUT, value_type
+from bngrad.option_fields import OUTPUT, other_types, value_type
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -129,6 +129,13 @@ def options_of(options: type, *names: str) -> Callable[[C], C]:
     return decorate
 
 
+class _Suggestion(click.Choice):  # type: ignore[type-arg]  # a class without parameters in click 8.1
+    """Values that are completed; others are checked by the dataclass."""
+
+    def convert(self, value: Any, _parameter: click.Parameter | None, _context: click.Context | None) -> Any:  # noqa: ANN401
+        return value
+
+
 def _option_of(field: Field[Any]) -> Callable[[C], C]:
     about, kind = field.metadata, value_type(field.type)
     name = about["command_line"] or option_name(field.name)
@@ -137,7 +144,7 @@ def _option_of(field: Field[Any]) -> Callable[[C], C]:
     if kind is bool:
         name, attributes["is_flag"] = (f"{name}/--no-{name[2:]}", None) if field.default else (name, True)
     elif get_origin(kind) is Literal:
-        attributes["type"] = click.Choice(get_args(kind))
+        attributes["type"] = (_Suggestion if str in other_types(field.type) else click.Choice)(get_args(kind))
     elif kind == Sequence[str]:
         attributes |= {"multiple": True, "show_default": False}
         if field.default is None:

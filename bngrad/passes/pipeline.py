@@ -20,7 +20,7 @@ from bngrad.opset import ort_dialect, schemas  # noqa: F401
 from bngrad.opset.functions import DOMAIN, FUNCTIONS, MIN_OPSET
 from bngrad.opset.ort_dialect import BATCH_NORM_INTERNAL, stock_ops
 from bngrad.opset.overloaded import WITHOUT_OVERLOAD
-from bngrad.options import Memory, Target
+from bngrad.options import KeptValues, Memory, Target
 from bngrad.passes.base import STANDARD
 from bngrad.passes.check import infer_and_check
 from bngrad.passes.distribute.collectives import is_collective
@@ -46,6 +46,7 @@ from bngrad.passes.lower.max_pool_grad_op import MaxPoolGradOpPass
 from bngrad.passes.optimize.chain_sums import ChainSumsPass
 from bngrad.passes.optimize.channels_last import ChannelsLastPass
 from bngrad.passes.optimize.fuse_relu import FuseReluPass
+from bngrad.passes.optimize.memory_budget import within
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.passes.optimize.recompute import RecomputePass
 from bngrad.passes.prepare.infer_types import InferTypesPass, require_possible
@@ -98,6 +99,14 @@ class Rewritten(NamedTuple):
     """The batch norms in primitives that were recognized, and the near misses."""
 
 
+class ForTarget(NamedTuple):
+    """A rewritten model."""
+
+    model: ir.Model
+    lowered: dict[str, int]
+    """The number of nodes of each training op that became standard ONNX."""
+
+
 def rewrite(
     model: ir.Model,
     *,
@@ -124,31 +133,37 @@ def rewrite(
         conv_grad: Whether, for ``stock``, to write the gradients of Conv as ops, see `ConvGradOpPass`.
         channels_last: Whether, for ``stock``, to lay out data with channels last, see `ChannelsLastPass`; implies
             ``conv_grad``.
-        memory: ``lean``, for ``stock``: batch norms and activations are computed again, see `RecomputePass`.
+        memory: ``lean``, for ``stock``: batch norms and activations are computed again, see `RecomputePass`; or a
+            number of bytes, see `within`.
         recognize: Whether to convert batch norms that are spelled in primitives to ops.
         sync: Whether batch norms take the statistics of the whole batch, over all ranks of a distributed run.
         lowered_before: By op, the number of training ops that became ONNX before.
 
     Raises:
-        InputError: There is no such target; ``sync`` is requested with a target other than ``stock``, or
-            ``conv_grad`` without functions.
+        InputError: There is no such target; ``memory`` is wrong, see `within`; ``sync`` is requested with a target
+            other than ``stock``, or ``conv_grad`` without functions.
         ModelError: There is nothing to rewrite, or the result does not pass onnx's checker.
         UnsupportedNodeError: A node is a batch norm, or for ``stock`` any training op, that cannot be rewritten.
     """
     require_choice("target", target, get_args(Target))
     require_sync(sync, target=target)
+    require_budget_for_stock(memory, target=target)
     before = _count(model)
-    result, lowered = for_target(
-        model,
-        target=target,
-        functions=functions,
-        fuse=fuse,
-        conv_grad=conv_grad,
-        channels_last=channels_last,
-        memory=memory,
-        recognize=recognize,
-        distribute=[SynchronizeBatchNormsPass()] if sync else [],
-    )
+
+    def build(kept: KeptValues) -> ForTarget:
+        return for_target(
+            model,
+            target=target,
+            functions=functions,
+            fuse=fuse,
+            conv_grad=conv_grad,
+            channels_last=channels_last,
+            memory=kept,
+            recognize=recognize,
+            distribute=[SynchronizeBatchNormsPass()] if sync else [],
+        )
+
+    result, lowered = within(memory, build)
     lowered |= lowered_before
     after = _count(result)
     candidates = candidates_of(result)
@@ -177,6 +192,18 @@ def require_sync(sync: bool, *, target: str, builder: str = "bngrad") -> None:
             raise InputError(f"--sync (sync=) is given with {name} {value!r}; expected {name} {expected!r}")
 
 
+def require_budget_for_stock(memory: Memory, *, target: str) -> None:
+    """Refuses a number of bytes for another target than ``stock``, whose memory is not known.
+
+    Raises:
+        InputError: There is one.
+    """
+    if target != "stock" and memory not in get_args(KeptValues):
+        raise InputError(
+            f"memory is {memory!r} with target {target!r}; expected target stock, or memory full or lean"
+        )
+
+
 def _near_miss(candidates: Sequence[Candidate]) -> str:
     """Returns the reason why the first near miss of a batch norm in primitives was not recognized."""
     if not candidates:
@@ -194,7 +221,7 @@ def for_target(
     fuse: bool = True,
     conv_grad: bool = False,
     channels_last: bool = False,
-    memory: Memory = "full",
+    memory: KeptValues = "full",
     recognize: bool = True,
     unbiased_running_var: bool = False,
     source: ir.Model | None = None,
@@ -202,7 +229,7 @@ def for_target(
     distribute: Sequence[ir.passes.PassBase] = (),
     in_place: bool = False,
     last: bool = True,
-) -> tuple[ir.Model, dict[str, int]]:
+) -> ForTarget:
     """Like `rewrite`, but accepts a model that needs no changes.
 
     Args:
@@ -212,7 +239,7 @@ def for_target(
         fuse: As of `rewrite`.
         conv_grad: As of `rewrite`.
         channels_last: As of `rewrite`.
-        memory: As of `rewrite`.
+        memory: As of `rewrite`, but no number of bytes.
         recognize: As of `rewrite`.
         unbiased_running_var: Whether ONNX's and ORT's batch norms are to give the running variance the unbiased
             variance of the batch, against their own rule.
@@ -224,8 +251,6 @@ def for_target(
         last: Whether nothing is added to the result; else its types have to be inferred, and it has to be checked,
             with `infer_and_check`.
 
-    Returns:
-        The rewritten model, and the number of nodes of each training op that became standard ONNX.
     """
     for chosen, option in ((conv_grad, "conv_grad"), (channels_last, "channels_last")):
         if chosen and not functions:
@@ -284,7 +309,7 @@ def for_target(
         _require_stock(result, custom_ops=custom_ops)
     if last:
         infer_and_check(result, source)
-    return result, dict(result.meta.get(STANDARD, {}))
+    return ForTarget(result, dict(result.meta.get(STANDARD, {})))
 
 
 def _count(model: ir.Model) -> Counter[str]:

@@ -155,7 +155,8 @@ def training_step(
         defaults: Whether the initial state is the default of the inputs.
         conv_grad: See `bngrad.training_step`, also for the following argument.
         channels_last: Whether to lay out data with channels last.
-        memory: ``lean`` computes batch norms and activations again in the backward pass.
+        memory: ``lean`` computes batch norms and activations again in the backward pass; a number of bytes as many
+            as it takes to run in them, with ``dynamic_batch=False``.
         functions: Whether to embed the definitions of the ops as model-local functions.
         sync: Whether to build the step of one rank of a distributed run; see `bngrad.training_step`.
 

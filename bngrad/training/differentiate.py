@@ -20,7 +20,8 @@ from bngrad.oracle.refusals import refuse_overwritten
 from bngrad.passes.check import check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
 from bngrad.passes.imports.decomposed.recognize import candidates_of
-from bngrad.passes.pipeline import for_target, require_sync
+from bngrad.passes.optimize.memory_budget import within
+from bngrad.passes.pipeline import for_target, require_budget_for_stock, require_sync
 from bngrad.training.distribute import check_ranks, passes_of_a_rank
 from bngrad.training.losses import append_loss
 from bngrad.training.options import DifferentiateOptions
@@ -90,6 +91,7 @@ def differentiate(
     """
     options = replace(options, **changes)
     target, sync = options.target, options.sync
+    require_budget_for_stock(options.memory, target=target)
     if options.running_variance == "unbiased" and target == "ort":
         raise InputError(
             "target 'ort' cannot have the unbiased running variance: com.microsoft.BatchNormInternal has ONNX's "
@@ -113,20 +115,23 @@ def differentiate(
         refuse_overwritten(training.model, "--target stock or training")
         result = in_ort_dialect(training.model, source)
     else:
-        result, _ = for_target(
-            training.model,
-            target=target,
-            functions=options.functions,
-            fuse=options.fuse,
-            conv_grad=options.conv_grad,
-            channels_last=options.channels_last,
-            memory=options.memory,
-            unbiased_running_var=unbiased,
-            source=source,
-            custom_ops=has_own_rules(),
-            distribute=passes_of_a_rank(training) if sync else [],
-            in_place=True,
-            last=last,
+        result, _ = within(
+            options.memory,
+            lambda kept: for_target(
+                training.model,
+                target=target,
+                functions=options.functions,
+                fuse=options.fuse,
+                conv_grad=options.conv_grad,
+                channels_last=options.channels_last,
+                memory=kept,
+                unbiased_running_var=unbiased,
+                source=source,
+                custom_ops=has_own_rules(),
+                distribute=passes_of_a_rank(training) if sync else [],
+                in_place=not isinstance(options.memory, int),  # a number of bytes takes two graphs
+                last=last,
+            ),
         )
     if exported is None:  # else the exporter recorded the weights and the shared values
         warnings += model_warnings(source, options, wrt=list(training.gradients), default_wrt=not options.wrt)

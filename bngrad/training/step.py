@@ -24,6 +24,7 @@ from bngrad.errors import InputError
 from bngrad.graph.graph_digest import graph_digest
 from bngrad.passes.check import check, infer_and_check
 from bngrad.passes.embed_functions import EmbedFunctionsPass
+from bngrad.passes.optimize.memory_budget import within
 from bngrad.passes.optimize.order_by_depth import OrderByDepthPass
 from bngrad.passes.prepare.infer_types import InferTypesPass
 from bngrad.passes.workarounds.present_keys import remove_unused_nodes
@@ -101,6 +102,17 @@ def build_step(
         UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
     """
     options = replace(options, **changes)
+    conditions = tuple(evaluation_conditions)
+    return within(
+        options.memory,
+        lambda kept: _build_step(model, replace(options, memory=kept), evaluation, conditions),
+        outputs_first=True,
+    )
+
+
+def _build_step(
+    model: ir.Model, options: StepOptions, evaluation: ir.Model | None, evaluation_conditions: Sequence[Condition]
+) -> Step:
     optimizer, clip_norm, accumulate = make_optimizer(options.optimizer), options.clip_norm, options.accumulate
     averages = WeightAverages.of(options)
     _require_updates(options, optimizer)

@@ -56,6 +56,7 @@ TYPED = {
     "group": ("bngrad oracle st\t", ["oracle", "status"]),
     "option": ("bngrad validate model.onnx --ag\t", ["validate", "model.onnx", "--against"]),
     "choice": ("bngrad validate model.onnx --against to\t", ["validate", "model.onnx", "--against", "torch"]),
+    "choice-or-number": ("bngrad step model.onnx --memory le\t", ["step", "model.onnx", "--memory", "lean"]),
     "choice-after-equals": (
         "bngrad validate model.onnx --against=to\t",
         ["validate", "model.onnx", "--against=torch"],

@@ -82,7 +82,8 @@ def product(operands: ConvolutionOperands, after: Sequence[ir.Value] = ()) -> ir
     Conv goes through W for each of them.
     """
     site, rank = operands.site, operands.windows.rank
-    w = _reshaped(operands, (operands.m, operands.c), after)
+    shape = (operands.m, operands.c)
+    w = _typed(operands, _reshaped(operands, shape, after), shape)
     dX = site.op("MatMul", site.op("Transpose", w, perm=[1, 0]), by_channel(site, operands.y, rank))
     dX = reshape(site, dX, 0, -1, spatial(site, operands.x, rank))
     return site.op("Transpose", dX, perm=[1, 0, *range(2, 2 + rank)])
@@ -97,7 +98,7 @@ def delayed(operands: ConvolutionOperands, after: Sequence[ir.Value]) -> ir.Valu
 
 
 def _typed(operands: ConvolutionOperands, w: ir.Value, shape: Sequence[int]) -> ir.Value:
-    """The value, with the type of the weights and a shape, which `BatchedConvOpPass` needs."""
+    """The value, with the type of the weights and a shape, which `BatchedConvOpPass` and `LiveBytes` need."""
     if operands.w.dtype is not None:
         w.dtype = operands.w.dtype
     w.shape = ir.Shape(shape)

@@ -6,7 +6,8 @@
     =>  U = Reshape(X, Min(0, Size(dY)));  V = Relu(BatchNorm(U));  dW = ConvGrad(dY, V, W)
 
 X is kept anyway, for the gradient of the batch norm, and V has the bits of Z. U is X: Reshape keeps each dimension
-for which it reads 0, without a copy. But it has to wait for dY; else ONNX Runtime would merge Z and V.
+for which it reads 0, without a copy. But it has to wait for dY; else ONNX Runtime would merge Z and V. A node that
+reads V and is computed again waits so, too, since `memory_budget` may put Z in place of V.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ _CHEAP = {
     ),
 }
 """Ops that take as long as reading and writing their data, and that ONNX Runtime computes alike in both places."""
+
+COPY_OF = "bngrad.copy_of"
+"""The key in the ``meta`` of a value that is computed again for the value that it has the bits of."""
 
 _MOST_NODES = 5
 """Nodes that are computed again for one value.
@@ -139,6 +143,7 @@ class _Copies:
         self._plan, self._names = plan, names
         self._copies: dict[ir.Value, ir.Value] = {}
         self._makers: dict[ir.Node, NodesAfter] = {}
+        self._zeros: dict[tuple[ir.Value, int], ir.Value] = {}
 
     def __bool__(self) -> bool:
         return bool(self._copies)
@@ -151,25 +156,25 @@ class _Copies:
         assert node is not None and after is not None, "see `_Plan`"  # noqa: S101, PT018
         inputs = [x if x is None or self._plan.is_kept(x) else self.of(x, gradient) for x in node.inputs]
         maker = self._makers.setdefault(after, NodesAfter(after, self._names, "bngrad_again"))
-        if inputs == list(node.inputs):
-            inputs[0] = _delayed(inputs[0], gradient, maker)
+        inputs[0] = self._delayed(inputs[0], gradient, maker)
         words = [
             f"{node.op_type.lower()}_{index}" if output.name else "" for index, output in enumerate(node.outputs)
         ]
         outputs = maker.outputs_of(node.op_type, *inputs, outputs=words, domain=node.domain, **node.attributes)
         for output, new in zip(node.outputs, outputs, strict=True):
-            new.type, new.shape = output.type, output.shape
+            new.type, new.shape, new.meta[COPY_OF] = output.type, output.shape, output
         self._copies[value] = outputs[0]
         return outputs[0]
 
-
-def _delayed(x: ir.Value | None, gradient: ir.Value, maker: NodesAfter) -> ir.Value:
-    """A value in a way that has to wait for a gradient."""
-    assert x is not None and x.shape is not None, "see `_Plan`"  # noqa: S101, PT018
-    zeros = maker.op("Min", maker.int64([0] * len(x.shape)), maker.op("Size", gradient))
-    result = maker.op("Reshape", x, zeros)
-    result.type, result.shape = x.type, x.shape
-    return result
+    def _delayed(self, x: ir.Value | None, gradient: ir.Value, maker: NodesAfter) -> ir.Value:
+        """A value in a way that has to wait for a gradient."""
+        assert x is not None and x.shape is not None, "see `_Plan`"  # noqa: S101, PT018
+        key = gradient, len(x.shape)
+        if key not in self._zeros:
+            self._zeros[key] = maker.op("Min", maker.int64([0] * len(x.shape)), maker.op("Size", gradient))
+        result = maker.op("Reshape", x, self._zeros[key])
+        result.type, result.shape = x.type, x.shape
+        return result
 
 
 def _is_small(value: ir.Value) -> bool:
