@@ -85,7 +85,7 @@ class Replacements:
             node = value.producer()
             if node is not None and node not in nodes:
                 nodes.add(node)
-                waiting += [read for read in (*node.inputs, *captured_values(node)) if read is not None]
+                waiting += [x for x in (*node.inputs, *captured_values(node)) if x is not None]
         return sorted(nodes, key=self._position.__getitem__), list(weights)
 
     def _functions(self, part: ir.Graph) -> list[ir.Function]:
