@@ -8,9 +8,9 @@
 #include "core/col2im.hpp"
 #include "core/exchange.hpp"
 #include "kernels/tuning.h"
-#include "ort/attribute_checks.hpp"
 #include "ort/op.hpp"
 #include "ort/stock_op.hpp"
+#include "ort/window_node.hpp"
 
 namespace bngrad {
 namespace {
@@ -50,19 +50,9 @@ Shape Matrix(int64_t rows, int64_t columns) {
 }
 
 // The attributes, and what both ops check.
-class BatchedConvNode : public Node {
+class BatchedConvNode : public WindowNode {
  public:
-  explicit BatchedConvNode(const NodeAttributes& a)
-      : rank_(a.GetInts("kernel_shape").size() == 1 ? 1 : 2),
-        kernel_(a.GetInts("kernel_shape")),
-        strides_(a.GetInts("strides")),
-        dilations_(a.GetInts("dilations")),
-        pads_(a.GetInts("pads")) {
-    CheckEach("kernel_shape", kernel_, rank_, 1);
-    CheckEach("strides", strides_, rank_, 1);
-    CheckEach("dilations", dilations_, rank_, 1);
-    CheckEach("pads", pads_, 2 * rank_, 0);
-  }
+  explicit BatchedConvNode(const NodeAttributes& a) : WindowNode(a, 2) {}
 
   void Run(const RunContext& c, const Types&, Parallel& parallel) const final {
     const Shape &x = c.ShapeOf(0), &w = c.ShapeOf(1);
@@ -96,8 +86,6 @@ class BatchedConvNode : public Node {
                           ToString(kernel_) + ", with C the channels of X, " + std::to_string(x[1]));
   }
 
-  int64_t Window(size_t i) const { return (kernel_[i] - 1) * dilations_[i] + 1; }
-
   int64_t Plane(const Shape& shape) const {
     int64_t plane = 1;
     for (size_t i = 0; i < rank_; ++i) plane *= shape[i + 2];
@@ -112,9 +100,6 @@ class BatchedConvNode : public Node {
     const int64_t parts = (images + most - 1) / most;
     return (images + parts - 1) / parts;
   }
-
-  const size_t rank_;
-  const Shape kernel_, strides_, dilations_, pads_;
 
  private:
   void CheckX(const Shape& x) const {
@@ -149,7 +134,7 @@ class BatchedConvForwardNode final : public BatchedConvNode {
     CheckW(x, w, m, Matrix(m, x[1]), "[M, C]");
     Shape y = Matrix(x[0], m);
     for (size_t i = 0; i < rank_; ++i) {
-      const int64_t room = x[i + 2] + pads_[i] + pads_[i + rank_] - Window(i);
+      const int64_t room = x[i + 2] + pads_[i] + pads_[i + rank_] - Extent(i);
       y.push_back(room < 0 ? 0 : room / strides_[i] + 1);
     }
     return y;
@@ -200,7 +185,7 @@ class BatchedConvTransposeNode final : public BatchedConvNode {
     CheckW(x, w, m, Matrix(x[1], m), "[C, M]");
     Shape y = Matrix(x[0], m);
     for (size_t i = 0; i < rank_; ++i) {
-      const int64_t span = (x[i + 2] - 1) * strides_[i] + Window(i) + added_[i];
+      const int64_t span = (x[i + 2] - 1) * strides_[i] + Extent(i) + added_[i];
       y.push_back(span - pads_[i] - pads_[i + rank_]);
       if (y.back() > 0) continue;
       throw InvalidArgument("X has shape " + ToString(x) + " and pads are " + ToString(pads_) +

@@ -5,31 +5,20 @@
 #include <string>
 
 #include "core/dispatch.hpp"
-#include "ort/attribute_checks.hpp"
-#include "ort/op.hpp"
+#include "ort/window_node.hpp"
 
 namespace bngrad {
 namespace {
 
-class DepthwiseNode : public Node {
+class DepthwiseNode : public WindowNode {
  public:
-  explicit DepthwiseNode(const NodeAttributes& a)
-      : rank_(a.GetInts("kernel_shape").size() == 1 ? 1 : 2),
-        kernel_(a.GetInts("kernel_shape")),
-        strides_(a.GetInts("strides")),
-        dilations_(a.GetInts("dilations")),
-        pads_(a.GetInts("pads")),
-        group_(a.GetInt("group")) {
-    CheckEach("kernel_shape", kernel_, rank_, 1);
-    CheckEach("strides", strides_, rank_, 1);
-    CheckEach("dilations", dilations_, rank_, 1);
-    CheckEach("pads", pads_, 2 * rank_, 0);
+  explicit DepthwiseNode(const NodeAttributes& a) : WindowNode(a, 2), group_(a.GetInt("group")) {
     if (group_ < 1) {
       throw InvalidArgument("attribute group is " + std::to_string(group_) + "; expected 1 or more");
     }
     // Windows without any data would need memory for what is around it only.
     for (size_t i = 0; i < rank_; ++i) {
-      const int64_t window = (kernel_[i] - 1) * dilations_[i] + 1;
+      const int64_t window = Extent(i);
       if (pads_[i] < window && pads_[i + rank_] < window) continue;
       throw InvalidArgument("attribute pads is " + ToString(pads_) + "; expected less than " +
                             std::to_string(window) + ", the size of a window, in dimension " +
@@ -78,13 +67,11 @@ class DepthwiseNode : public Node {
 
  private:
   WindowAxis Axis(const Shape& x, size_t i) const {
-    const int64_t size = x[i + 2], window = (kernel_[i] - 1) * dilations_[i] + 1;
+    const int64_t size = x[i + 2], window = Extent(i);
     const int64_t room = size + pads_[i] + pads_[i + rank_] - window;
     return {size, room < 0 ? 0 : room / strides_[i] + 1, kernel_[i], strides_[i], dilations_[i], pads_[i]};
   }
 
-  const size_t rank_;
-  const Shape kernel_, strides_, dilations_, pads_;
   const int64_t group_;
 };
 

@@ -1,45 +1,30 @@
 // MaxPoolInputGrad as an ONNX Runtime op, for the CPU only: core/max_pool_grad.hpp.
 #include "core/max_pool_grad.hpp"
 
-#include "ort/attribute_checks.hpp"
-#include "ort/op.hpp"
+#include "ort/window_node.hpp"
 
 namespace bngrad {
 namespace {
 
-class MaxPoolGradNode final : public Node {
+class MaxPoolGradNode final : public WindowNode {
  public:
   explicit MaxPoolGradNode(const NodeAttributes& a)
-      : kernel_(a.GetInts("kernel_shape")),
-        strides_(a.GetInts("strides")),
-        dilations_(a.GetInts("dilations")),
-        pads_(a.GetInts("pads")),
-        ceil_mode_(a.GetFlag("ceil_mode")) {
-    const size_t rank = kernel_.size();
-    if (rank < 1 || rank > kMaxPoolAxes) {
-      throw InvalidArgument("attribute kernel_shape is " + ToString(kernel_) + "; expected 1 to 3 values");
-    }
-    CheckEach("kernel_shape", kernel_, rank, 1);
-    CheckEach("strides", strides_, rank, 1);
-    CheckEach("dilations", dilations_, rank, 1);
-    CheckEach("pads", pads_, 2 * rank, 0);
-  }
+      : WindowNode(a, kMaxPoolAxes), ceil_mode_(a.GetFlag("ceil_mode")) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
     const Shape& x = c.ShapeOfX();
-    const size_t rank = kernel_.size();
-    if (x.size() != rank + 2) {
-      throw InvalidArgument("X has shape " + ToString(x) + "; expected [N, C] and " + std::to_string(rank) +
+    if (x.size() != rank_ + 2) {
+      throw InvalidArgument("X has shape " + ToString(x) + "; expected [N, C] and " + std::to_string(rank_) +
                             " spatial dimensions");
     }
     MaxPoolGradArguments a = {types.data, x[0] * x[1], {}, nullptr, nullptr, nullptr};
     std::fill(a.axes, a.axes + kMaxPoolAxes, PoolAxis{1, 1, 1, 1, 1, 0});
     Shape dy = Vector(x[0]);
     dy.push_back(x[1]);
-    for (size_t i = 0; i < rank; ++i) {
-      PoolAxis& axis = a.axes[kMaxPoolAxes - rank + i];
+    for (size_t i = 0; i < rank_; ++i) {
+      PoolAxis& axis = a.axes[kMaxPoolAxes - rank_ + i];
       axis = {x[i + 2], 0, kernel_[i], strides_[i], dilations_[i], pads_[i]};
-      axis.windows = Windows(axis, pads_[rank + i]);
+      axis.windows = Windows(axis, pads_[rank_ + i]);
       dy.push_back(axis.windows);
     }
     a.dY = c.Data(0, dy, "the shape of the output of MaxPool");
@@ -58,7 +43,6 @@ class MaxPoolGradNode final : public Node {
     return count;
   }
 
-  const Shape kernel_, strides_, dilations_, pads_;
   const bool ceil_mode_;
 };
 
