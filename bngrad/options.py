@@ -61,7 +61,8 @@ def require_memory(memory: object) -> "KeptValues | int":
     if memory in get_args(KeptValues):
         return memory  # type: ignore[return-value]
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?i?B|)", memory) if isinstance(memory, str) else None
-    size = int(Decimal(match[1]) * _UNITS[match[2]]) if match and match[2] in _UNITS else memory
+    exact = Decimal(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else None
+    size = memory if exact is None or exact % 1 else int(exact)
     if not is_count(size, 1):
         raise InputError(
             f"memory is {memory!r}; expected full, lean, or a number of bytes above 0, such as 700MiB or 2GB"

@@ -159,7 +159,7 @@ def test_sizes(memory, expected):
 
 
 @pytest.mark.parametrize(
-    "memory", [0, -1, "0", "0MB", "-2GB", "2gb", "2G", "", "1e9", "GB", "1iB", True, None, 2.5]
+    "memory", [0, -1, "0", "0MB", "-2GB", "2gb", "2G", "", "1.5", "1e9", "GB", "1iB", True, None, 2.5]
 )
 def test_malformed_sizes(memory):
     with pytest.raises(
