@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +36,9 @@ _SCHEDULES = {
     "decay_factor": ("step",),
 }
 """The schedules that an option is for."""
+
+_RATES = ("learning_rate", "warmup_start", "minimum", "decay_factor")
+"""Options that are numbers of a schedule, which messages name as the command line does."""
 
 _RECORDED = (*_DATA, "epochs", "patience", "learning_rate", "schedule", *_SCHEDULES)
 """Options that a checkpoint records; they apply to the resumed run unless they are given."""
@@ -298,6 +302,10 @@ def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> 
                 f"{option_name(name)} is given, but the schedule is {kind}; "
                 f"expected --schedule {' or '.join(kinds)}"
             )
+    for name in _RATES:
+        value = options[name]
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"{option_name(name)} is {value}; expected a finite number, at least 0")
     match kind:
         case "linear":
             if not warmup:

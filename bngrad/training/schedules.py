@@ -151,7 +151,9 @@ def as_schedule(rate: float | Schedule) -> Schedule:
     """
     if callable(rate):
         return rate
-    return ConstantSchedule(require_number("learning_rate", rate, "a number or a schedule"))
+    number = require_number("learning_rate", rate, "a number or a schedule")
+    _require_rates(learning_rate=number)
+    return ConstantSchedule(number)
 
 
 def _require_rates(**rates: float) -> None:

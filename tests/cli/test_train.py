@@ -662,8 +662,20 @@ def test_a_full_disk_within_a_run_keeps_the_last_checkpoint(command):
 REFUSED = {
     "no-data": (["--learning-rate", "1"], "Missing option '--data' (see bngrad train --help)"),
     "no-rate": (["--data", "train.npz"], "no learning rate is given; expected --learning-rate"),
-    "negative-rate": (["--data", "train.npz", "--learning-rate", "-1"], "rate is -1.0; expected a finite number"),
-    "nan-rate": (["--data", "train.npz", "--learning-rate", "nan"], "rate is nan; expected a finite number"),
+    "negative-rate": (["--data", "train.npz", "--learning-rate", "-1"], "--learning-rate is -1.0; expected a finite"),
+    "nan-rate": (["--data", "train.npz", "--learning-rate", "nan"], "--learning-rate is nan; expected a finite"),
+    "nan-start": (
+        [*TRAIN[2:], "--schedule", "linear", "--warmup", "2", "--warmup-start", "nan"],
+        "--warmup-start is nan; expected a finite number, at least 0",
+    ),
+    "infinite-minimum": (
+        [*TRAIN[2:], "--schedule", "cosine", "--minimum", "inf"],
+        "--minimum is inf; expected a finite number, at least 0",
+    ),
+    "negative-factor": (
+        [*TRAIN[2:], "--schedule", "step", "--decay-every", "2", "--decay-factor", "-0.5"],
+        "--decay-factor is -0.5; expected a finite number, at least 0",
+    ),
     "missing-data": (["--data", "none.npz", "--learning-rate", "1"], "none.npz does not exist"),
     "model-for-data": (["--data", "step.onnx", "--learning-rate", "1"], "step.onnx is not an .npz file"),
     "no-epochs": ([*TRAIN[2:], "--epochs", "0"], "Invalid value for '--epochs': 0 is not in the range x>=1"),

@@ -52,8 +52,8 @@ def test_values_of_pytorch(case):
 
 REFUSED = {
     "negative": (lambda: ConstantSchedule(-0.1), "rate is -0.1; expected a finite number, at least 0"),
-    "nan": (lambda: as_schedule(math.nan), "rate is nan; expected"),
-    "infinite": (lambda: as_schedule(math.inf), "rate is inf; expected"),
+    "nan": (lambda: as_schedule(math.nan), "learning_rate is nan; expected a finite number, at least 0"),
+    "infinite": (lambda: as_schedule(math.inf), "learning_rate is inf; expected"),
     "text": (lambda: as_schedule("0.1"), "learning_rate is '0.1'; expected a number or a schedule"),
     "boolean": (lambda: as_schedule(True), "learning_rate is True; expected"),
     "none": (lambda: as_schedule(None), "learning_rate is None; expected"),

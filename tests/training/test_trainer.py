@@ -274,8 +274,8 @@ def test_the_learning_rate_can_be_assigned():
 
 
 RATES = {
-    "negative": (-0.1, "rate is -0.1; expected a finite number, at least 0"),
-    "nan": (float("nan"), "rate is nan"),
+    "negative": (-0.1, "learning_rate is -0.1; expected a finite number, at least 0"),
+    "nan": (float("nan"), "learning_rate is nan"),
     "text": ("fast", "learning_rate is 'fast'; expected a number or a schedule"),
     "schedule": (lambda update: -update - 1, "the learning rate of update 0 is -1.0; expected a finite float32"),
     "schedule-nan": (lambda _: float("nan"), "the learning rate of update 0 is nan"),
