@@ -192,6 +192,15 @@ def test_narrow_terminals(width, in_terminal):
     assert "layer1.bn" in plain(in_terminal(["inspect", "model.onnx"], COLUMNS=width)).replace("\n", "")
 
 
+def test_the_values_of_a_setting_are_below_its_name(in_terminal):
+    lines = plain(in_terminal(TABLES["compare-runs"], COLUMNS="30")).splitlines()
+    assert [line.split() for line in lines[lines.index("settings that differ") + 1 :]] == [
+        ["sgd.jsonl", "adamw.jsonl"],
+        ["optimizer"],
+        ["sgd", "adamw"],
+    ]
+
+
 ODD = "evil\x1b]0;title\x07\x1b[31m\nFAKE: passed\u202e"
 SHOWN = r"evil\x1b]0;title\x07\x1b[31m\nFAKE: passed\u202e"
 NAMED = {

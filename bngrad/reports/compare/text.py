@@ -34,7 +34,7 @@ def run_rows(comparison: Comparison) -> Table:
 
 def setting_rows(comparison: Comparison) -> Table:
     """Returns the table of the settings that differ."""
-    columns = [Column("setting"), *(Column(file) for file in comparison.files)]
+    columns = [Column("setting", name=True), *(Column(file) for file in comparison.files)]
     return columns, [[name, *(value or "-" for value in values)] for name, values in comparison.settings.items()]
 
 
