@@ -107,7 +107,7 @@ class Table {
     this.first = Math.max(0, Math.min(this.first, rows.length - 1));
     const end = Math.min(this.first + this.page, rows.length);
     this.body.replaceChildren(...rows.slice(this.first, end).map((row) => this.element(row)));
-    const of = rows.length < this.count ? `${grouped(rows.length)} of ${grouped(this.count)} rows match` : `${grouped(this.count)} rows`;
+    const of = rows.length < this.count ? `${grouped(rows.length)} of ${grouped(this.count)} rows match` : this.count === 1 ? "1 row" : `${grouped(this.count)} rows`;
     this.status.textContent = rows.length ? `${grouped(this.first + 1)} to ${grouped(end)}; ${of}` : `No row of ${grouped(this.count)} matches.`;
     this.back.disabled = this.first === 0;
     this.next.disabled = end >= rows.length;
