@@ -292,9 +292,8 @@ def _updates(plan: Plan, training: Dataset, trainer: Trainer) -> int:
     return updates
 
 
-def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> Schedule:
-    kind, rate, warmup = options["schedule"], options["learning_rate"], options["warmup"]
-    if rate is None:
+def _check_rates(context: click.Context, kind: str, options: dict[str, Any]) -> None:
+    if options["learning_rate"] is None:
         raise InputError("no learning rate is given; expected --learning-rate")
     for name, kinds in _SCHEDULES.items():
         if kind not in kinds and _given(context, name):
@@ -306,6 +305,11 @@ def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> 
         value = options[name]
         if value is not None and not 0 <= value < math.inf:
             raise InputError(f"{option_name(name)} is {value}; expected a finite number, at least 0")
+
+
+def _schedule(context: click.Context, options: dict[str, Any], updates: int) -> Schedule:
+    kind, rate, warmup = options["schedule"], options["learning_rate"], options["warmup"]
+    _check_rates(context, kind, options)
     match kind:
         case "linear":
             if not warmup:

@@ -662,7 +662,10 @@ def test_a_full_disk_within_a_run_keeps_the_last_checkpoint(command):
 REFUSED = {
     "no-data": (["--learning-rate", "1"], "Missing option '--data' (see bngrad train --help)"),
     "no-rate": (["--data", "train.npz"], "no learning rate is given; expected --learning-rate"),
-    "negative-rate": (["--data", "train.npz", "--learning-rate", "-1"], "--learning-rate is -1.0; expected a finite"),
+    "negative-rate": (
+        ["--data", "train.npz", "--learning-rate", "-1"],
+        "--learning-rate is -1.0; expected a finite",
+    ),
     "nan-rate": (["--data", "train.npz", "--learning-rate", "nan"], "--learning-rate is nan; expected a finite"),
     "nan-start": (
         [*TRAIN[2:], "--schedule", "linear", "--warmup", "2", "--warmup-start", "nan"],
