@@ -358,6 +358,17 @@ ERRORS = {
         ),
     ),
     "unknown-option": (["inspect", "model.onnx", "--frob"], "No such option '--frob' (see bngrad inspect --help)"),
+    "option-of-another-command": (
+        ["train", "step.onnx", "--data", "d.npz", "--clip-norm", "5"],
+        "No such option '--clip-norm': it is an option of bngrad step (see bngrad train --help)",
+    ),
+    "option-of-two-others": (
+        ["train", "step.onnx", "--momentum=0.9"],
+        (
+            "No such option '--momentum': it is an option of bngrad step and bngrad batchnorm "
+            "(see bngrad train --help)"
+        ),
+    ),
     "unknown-command": (["frob"], "No such command 'frob' (see bngrad --help)"),
     "unknown-subcommand": (["oracle", "frob"], "No such command 'frob' (see bngrad oracle --help)"),
     **{
