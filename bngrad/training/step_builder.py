@@ -90,7 +90,7 @@ class StepBuilder:
             else:
                 raise InputError(
                     f"{name!r} is an input of the model without a value; expected an initializer: store its value "
-                    "in the model or give it with values= in Python, or name what to train with --wrt (wrt=)"
+                    "in the model, or give it with values= in Python; or leave it out with --wrt (wrt=)"
                 )
         return result
 

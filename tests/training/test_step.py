@@ -389,7 +389,13 @@ OPTIONS = [
     ({"loss_fn": "hinge"}, "hinge"),
     ({"accumulate": 2.5}, "accumulate is 2.5; expected a number of calls (int), at least 1"),
     ({"accumulate": "2"}, "accumulate is '2'; expected"),
-    ({"wrt": ["x"]}, "'x' is an input of the model without a value"),
+    (
+        {"wrt": ["x"]},
+        (
+            "'x' is an input of the model without a value; expected an initializer: store its value in the model, "
+            "or give it with values= in Python; or leave it out with --wrt (wrt=)"
+        ),
+    ),
 ]
 
 
