@@ -6,7 +6,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from fractions import Fraction
 from typing import Literal, TypedDict, get_args
 
 from bngrad.arguments import is_count
@@ -47,6 +47,9 @@ AUTO = "auto"
 """As ``training``: a model that does not record the mode of a batch norm is refused."""
 
 
+_SIZE = re.compile(r"([0-9]{1,99}(?:\.[0-9]{1,99})?) ?([KMGT]?i?B|)")
+"""A number and a unit; Python converts no text of thousands of digits."""
+
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{i}B": (1024 if i else 1000) ** power for power, letter in enumerate("KMGT", 1) for i in ("", "i")
 }
@@ -58,11 +61,11 @@ def require_memory(memory: object) -> "KeptValues | int":
     Raises:
         InputError: It is something else, or not above 0.
     """
-    if memory in get_args(KeptValues):
+    if isinstance(memory, str) and memory in get_args(KeptValues):
         return memory  # type: ignore[return-value]
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?i?B|)", memory) if isinstance(memory, str) else None
-    exact = Decimal(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else None
-    size = memory if exact is None or exact % 1 else int(exact)
+    match = _SIZE.fullmatch(memory) if isinstance(memory, str) else None
+    exact = Fraction(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else None
+    size = memory if exact is None or exact.denominator > 1 else exact.numerator
     if not is_count(size, 1):
         raise InputError(
             f"memory is {memory!r}; expected full, lean, or a number of bytes above 0, such as 700MiB or 2GB"

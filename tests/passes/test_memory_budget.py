@@ -149,6 +149,7 @@ SIZES = [
     ("700MiB", 700 * 2**20),
     ("1.5 GB", 1_500_000_000),
     ("2KiB", 2048),
+    (str(10**40), 10**40),
     ("full", "full"),
 ]
 
@@ -158,9 +159,11 @@ def test_sizes(memory, expected):
     assert require_memory(memory) == expected
 
 
-@pytest.mark.parametrize(
-    "memory", [0, -1, "0", "0MB", "-2GB", "2gb", "2G", "", "1.5", "1e9", "GB", "1iB", True, None, 2.5]
-)
+MALFORMED = [0, -1, "0", "0MB", "-2GB", "2gb", "2G", "", "1.5", "1e9", "GB", "1iB", True, None, 2.5]
+MALFORMED += ["٣MB", f"1.{0:040}1KB", "9" * 5000, np.ones(2)]
+
+
+@pytest.mark.parametrize("memory", MALFORMED, ids=lambda memory: repr(memory)[:12])
 def test_malformed_sizes(memory):
     with pytest.raises(
         bngrad.InputError, match=r"memory is .*; expected full, lean, or a number of bytes above 0"
