@@ -84,13 +84,22 @@ def reads(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def why_no_gradient(value: ir.Value) -> str:
-    """Returns the reason why a value has no gradient, as the end of a message; empty if unknown."""
-    for node, index in value.uses():
-        if node.op_type in ("BatchNormInternal", "BatchNormalizationTraining") and index in (3, 4):
-            return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"
-        rule = rule_of(node)
-        if (rule is not None and index in rule.zero) or is_quantization(node):
-            return f": {describe(node)} gives input {index} no gradient"
+    """Returns the reason why a value has no gradient, as the end of a message; empty if unknown.
+
+    It is the first node without one that the value, or a value computed from it, is an input of.
+    """
+    computed = {value}
+    for read in (waiting := [value]):
+        for node, index in read.uses():
+            if node.op_type in ("BatchNormInternal", "BatchNormalizationTraining") and index in (3, 4):
+                if read is value:
+                    return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"
+                continue
+            rule = rule_of(node)
+            if (rule is not None and index in rule.zero) or is_quantization(node):
+                return f": {describe(node)} gives input {index} no gradient"
+            waiting += [output for output in node.outputs if output not in computed]
+            computed |= {*node.outputs}
     return ""
 
 

@@ -428,6 +428,19 @@ ERRORS = {
         {"wrt": ["z"]},
         "loss 'loss' does not depend on 'z': Round node 'r' (outputs r) gives input 0 no gradient",
     ),
+    "wrt-steps-of-a-product": (
+        summed("float[3] x, float[3] z", "p = Mul(x, z) n = Neg(p) r = Sign(n) y = Mul(x, r)"),
+        {"wrt": ["z"]},
+        "loss 'loss' does not depend on 'z': Sign node 'r' (outputs r) gives input 0 no gradient",
+    ),
+    "wrt-statistic-of-a-product": (
+        summed(
+            "float[N, 2] x, float[2] s, float[2] b, float[2] m, float[2] v",
+            "d = Add(m, m) y, m1, v1 = BatchNormalization <training_mode = 1> (x, s, b, d, v)",
+        ),
+        {"wrt": ["m"]},
+        "the loss 'loss' does not depend on 'm' in a way that has a gradient",
+    ),
     "wrt-not-reaching": (
         summed("float[3] x, float[3] z", "other = Exp(z) y = Exp(x)"),
         {"wrt": ["x", "z"]},
