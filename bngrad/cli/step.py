@@ -138,11 +138,16 @@ def step_command(
         print_json(document)
     else:
         info = step.info
-        sizes = f"{len(info.names('weight'))} weights, {len(info.names('running_statistic'))} running statistics"
+        sizes = _count(len(info.names("weight")), "weight")
+        sizes += f", {_count(len(info.names('running_statistic')), 'running statistic')}"
         if info.quantization is not None:
-            sizes += f", {len(info.quantization.weights)} quantized layers"
+            sizes += f", {_count(len(info.quantization.weights), 'quantized layer')}"
         click.echo(visible(f"{path}: {info.optimizer['name']} step of {info.loss}: {sizes}"))
         click.echo(f"evaluation graph: {written[0]}; initial state: {written[1]}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _groups(no_decay: tuple[str, ...], no_decay_1d: bool, scales: list[tuple[str, float]]) -> list[ParameterGroup]:

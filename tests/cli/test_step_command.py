@@ -38,6 +38,11 @@ def test_three_files(command):
     assert sorted(path.name for path in Path().iterdir()) == sorted(["net.onnx", *FILES])
 
 
+def test_one_weight_is_no_plural(command):
+    code, out, _ = command("step", "net.onnx", "-o", "step.onnx", "--wrt", "w")
+    assert (code, out.splitlines()[0]) == (0, "step.onnx: sgd step of loss: 1 weight, 0 running statistics")
+
+
 def test_options_reach_the_step(command):
     options = ["--momentum", "0.9", "--nesterov", "--weight-decay", "0.1", "--no-decay-1d", "--lr-scale", "w=0.5"]
     options += [
