@@ -159,7 +159,12 @@ def _pictures(steps: Records, epochs: Records) -> list[Picture]:
         ("accuracy", "Accuracy", "Of the validations.", accuracy),
         ("rate", "Learning rate", "Of each step.", rate),
         ("norm", "Norm of the gradients", "Before they are clipped.", curves([norm], 160, steps=span, log=True)),
-        ("time", "Milliseconds a step", "Without the first step of an epoch.", curves([times], 120, steps=span)),
+        (
+            "time",
+            "Milliseconds a step",
+            "From a step to the next, with files written between; without the first of an epoch.",
+            curves([times], 120, steps=span),
+        ),
     )
     return [Picture(name, title, lead, drawn) for name, title, lead, drawn in candidates if drawn is not None]
 
