@@ -72,6 +72,21 @@ def test_other_steps(options):
         np.testing.assert_array_equal(array, other)
 
 
+@pytest.mark.parametrize("size", [8, 12], ids=["of images", "of rows"])
+@pytest.mark.parametrize("options", [{"functions": False}, {"precision": "mixed"}], ids=str)
+def test_gradients_of_depthwise_convolutions(size, options):
+    source = onnx.parser.parse_model(
+        header(17)
+        + f"""g (float[2,3,{size},{size}] x, float[3,1,3,3] w) => (float loss) {{
+            y = Conv <group = 3, pads = [1, 1, 1, 1]> (x, w)
+            loss = ReduceSum <keepdims = 0> (y)
+        }}"""
+    )
+    values = {"w": np.ones((3, 1, 3, 3), np.float32)}
+    step = bngrad.training_step(source, wrt=["w"], values=values, memory="1GB", **options)
+    assert "FusedMatMul" in {node.op_type for node in step.model.graph.node}
+
+
 def test_more_bytes_have_fewer_copies(steps):
     numbers = [copies(step) for step in steps.values()]
     assert numbers == sorted(set(numbers)), "in the order of full, the budgets from large to small, and lean"

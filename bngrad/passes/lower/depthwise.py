@@ -17,13 +17,15 @@ from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 
 from bngrad.graph.node_reader import dtype_of
 from bngrad.passes.lower import sliding
 from bngrad.passes.lower.shapes import reshape, spatial
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from bngrad.passes.lower.convolution_operands import ConvolutionOperands
@@ -64,7 +66,8 @@ def of_images(operands: ConvolutionOperands) -> ir.Value:
     rows, columns = (_meeting(axis) for axis in operands.windows.axes)
     left = reshape(site, operands.y, 0, group, operands.m // group * len(rows) * len(columns))
     right = reshape(site, operands.x, 0, group, rows.shape[1] * columns.shape[1])
-    products = site.microsoft("FusedMatMul", left, right, transBatchA=1, transBatchB=1, transA=1)
+    shape = (group, operands.m // group * len(rows) * len(columns), rows.shape[1] * columns.shape[1])
+    products = _products(operands, left, right, shape, transBatchA=1, transBatchB=1)
     # [out, out, size, size, kernel, kernel], each pair of rows and columns
     selected = np.einsum("oek,pfl->opefkl", rows, columns).reshape(-1, prod(operands.kernel))
     mask = site.constant(selected, dtype_of(operands.y))
@@ -87,10 +90,8 @@ def of_rows(operands: ConvolutionOperands) -> ir.Value:
         right = _rows(site, x, begin, end, operands.windows.stride[0], rows.shape[1])
         left = reshape(site, left, group, operands.m // group, -1, columns.shape[0])
         right = reshape(site, right, group, 1, -1, columns.shape[1])
-        products = reshape(
-            site, site.microsoft("FusedMatMul", left, right, transA=1), operands.m, 1, len(selected)
-        )
-        results.append(site.op("MatMul", products, mask))
+        products = _products(operands, left, right, (group, operands.m // group, *columns.shape[:2]))
+        results.append(site.op("MatMul", reshape(site, products, operands.m, 1, len(selected)), mask))
     return reshape(site, site.op("Concat", *results, axis=1), operands.m, 1, operands.kernel)
 
 
@@ -114,6 +115,15 @@ def of_kernel_elements(operands: ConvolutionOperands) -> ir.Value:
         total = site.op("ReduceSum", site.op("Mul", y, met), summed, keepdims=0)
         sums.append(reshape(site, total, operands.m, 1))
     return reshape(site, site.op("Concat", *sums, axis=1), operands.m, 1, operands.kernel)
+
+
+def _products(
+    operands: ConvolutionOperands, left: ir.Value, right: ir.Value, shape: Sequence[int], **attributes: int
+) -> ir.Value:
+    """The products of dY and X, with their type and shape, which onnx does not infer and `LiveBytes` needs."""
+    result = operands.site.microsoft("FusedMatMul", left, right, **attributes, transA=1)
+    result.dtype, result.shape = dtype_of(operands.y), ir.Shape(shape)
+    return result
 
 
 def _meeting(axis: Axis) -> _Mask:
