@@ -102,6 +102,11 @@ def build_step(
         UnsupportedNodeError: Nodes between the loss and a weight have no gradient.
     """
     options = replace(options, **changes)
+    if options.freeze_statistics is not None and options.memory != "full":
+        raise InputError(
+            f"--freeze-statistics (freeze_statistics=) cannot be combined with memory {options.memory!r}: batch "
+            "norms in bodies are not computed again; expected memory full"
+        )
     conditions = tuple(evaluation_conditions)
     return within(
         options.memory,

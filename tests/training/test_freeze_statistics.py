@@ -122,6 +122,18 @@ def loss_of_statistics():
 REFUSED = {
     "number": (network, {"freeze_statistics": -1}, InputError, "freeze_statistics is -1; expected a number of"),
     "sync": (network, {"sync": True}, InputError, "--freeze-statistics (freeze_statistics=) cannot be combined"),
+    "lean": (
+        network,
+        {"memory": "lean"},
+        InputError,
+        "--freeze-statistics (freeze_statistics=) cannot be combined with memory 'lean': batch norms in bodies are",
+    ),
+    "bytes": (
+        network,
+        {"memory": "1GB"},
+        InputError,
+        "--freeze-statistics (freeze_statistics=) cannot be combined with memory 1000000000: batch norms in bodies are",
+    ),
     "frozen": (network, {"frozen": ["*"]}, ModelError, "no batch norm of the step uses the statistics of the"),
     "ghost batches": (
         lambda: bngrad.edit_batch_norms(network(), ghost=4),
