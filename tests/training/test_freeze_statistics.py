@@ -126,13 +126,13 @@ REFUSED = {
         network,
         {"memory": "lean"},
         InputError,
-        "--freeze-statistics (freeze_statistics=) cannot be combined with memory 'lean': batch norms in bodies are",
+        "--freeze-statistics (freeze_statistics=) cannot be combined with memory 'lean': batch norms",
     ),
     "bytes": (
         network,
         {"memory": "1GB"},
         InputError,
-        "--freeze-statistics (freeze_statistics=) cannot be combined with memory 1000000000: batch norms in bodies are",
+        "--freeze-statistics (freeze_statistics=) cannot be combined with memory 1000000000: batch norms",
     ),
     "frozen": (network, {"frozen": ["*"]}, ModelError, "no batch norm of the step uses the statistics of the"),
     "ghost batches": (
