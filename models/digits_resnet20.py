@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 if not __package__:  # run as a script: only this folder is on sys.path, but not its parent
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))  # at the end: an installed bngrad comes first
 
 from models import training
 from models.parameters import Parameters

@@ -26,7 +26,7 @@ from onnxruntime.quantization import (
 from safetensors.numpy import save
 
 if not __package__:  # run as a script: only this folder is on sys.path, but not its parent
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[1]))  # at the end: an installed bngrad comes first
 
 import bngrad
 from bngrad.federated import average

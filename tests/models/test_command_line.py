@@ -43,3 +43,13 @@ def test_refusals(arguments, message, tmp_path):
     assert done.returncode == 2
     assert message in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("program", ["digits_resnet20", "light", "quantize_digits", "train_digits"])
+def test_an_installed_package_comes_before_the_sources(program, tmp_path):
+    path = str(ROOT / "models" / f"{program}.py")
+    text = f"import runpy, sys; runpy.run_path({path!r}); print(*sys.path, sep='\\n')"
+    done = run(["-P", "-c", text], tmp_path)
+    paths = done.stdout.splitlines()
+    packages = next(index for index, path in enumerate(paths) if path.endswith("site-packages"))
+    assert paths.index(str(ROOT)) > packages
