@@ -96,11 +96,21 @@ def why_no_gradient(value: ir.Value) -> str:
                     return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"
                 continue
             rule = rule_of(node)
-            if (rule is not None and index in rule.zero) or is_quantization(node):
+            is_end = _may_not_be_float(node.domain, node.op_type) or is_quantization(node)
+            if is_end or (rule is not None and index in rule.zero):
                 return f": {describe(node)} gives input {index} no gradient"
             waiting += [output for output in node.outputs if output not in computed]
             computed |= {*node.outputs}
     return ""
+
+
+@cache
+def _may_not_be_float(domain: str, op_type: str) -> bool:
+    """Returns whether an op has only integers, booleans or strings as outputs; sizes depend on no values."""
+    if domain or op_type in ("Shape", "Size") or not onnx.defs.has(op_type):
+        return False
+    types = {type_ for output in onnx.defs.get_schema(op_type).outputs for type_ in output.types}
+    return types.isdisjoint(FLOAT_TYPES) and all(type_.startswith("tensor(") for type_ in types)
 
 
 @cache

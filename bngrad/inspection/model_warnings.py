@@ -39,7 +39,7 @@ from bngrad.inspection.weight_warnings import (
     tied_weights,
     unlikely_weights,
     untied_weights,
-    weights_before_quantization,
+    weights_without_gradient,
 )
 from bngrad.options import AUTO, ForwardOptions
 from bngrad.passes.imports.tensorflow.node import FORWARDS, is_training, keeps_statistics
@@ -90,9 +90,7 @@ def model_warnings(
         "untied-weights": [untied_weights(model, names)],
         "unlikely-weights": [unlikely_weights(model, names)] if default_wrt else [],
         "padding-not-recorded": [padded_tables(model, names)],
-        "weights-before-quantization": [
-            weights_before_quantization(model, straight_through=options.straight_through)
-        ]
+        "weights-without-gradient": [weights_without_gradient(model, straight_through=options.straight_through)]
         if default_wrt
         else [],
     }

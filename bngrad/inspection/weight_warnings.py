@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bngrad.autodiff.edges import why_no_gradient
 from bngrad.autodiff.loss_and_wrt import reaching_values
 from bngrad.autodiff.quantization import is_quantization
 from bngrad.autodiff.straight_through import stop_roundings
@@ -16,6 +17,7 @@ from bngrad.graph.framework import framework_of
 from bngrad.graph.name_messages import listed
 from bngrad.graph.nodes import all_nodes, counted
 from bngrad.graph.same_values import SAME_VALUES, readers
+from bngrad.graph.subgraphs import captured_values
 from bngrad.graph.torch_calls import recorded_call
 from bngrad.graph.torch_records import (
     PARAMETER,
@@ -24,7 +26,7 @@ from bngrad.graph.torch_records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import onnx_ir as ir
     from numpy.typing import NDArray
@@ -152,31 +154,34 @@ def _padding_row(value: ir.Value) -> int | None:
     return int(rows[0]) if len(rows) == 1 < len(array) else None
 
 
-def weights_before_quantization(model: ir.Model, *, straight_through: bool) -> Iterator[str]:
-    """Values that would be weights by default, were they not followed only by quantized layers."""
-    if not any(map(is_quantization, all_nodes(model))):
-        return
-    if not straight_through:
+def weights_without_gradient(model: ir.Model, *, straight_through: bool) -> Iterator[str]:
+    """Values that would be weights by default, were there not ops without a gradient between them and any loss."""
+    is_quantized = any(map(is_quantization, all_nodes(model)))
+    if is_quantized and not straight_through:
         model = model.clone()
         stop_roundings(model)
     trained = {value for output in model.graph.outputs for value in reaching_values(output, as_weights=True)}
-    before = _read_before_quantization(model.graph)
-    kept = [str(value.name) for value in default_weights(model.graph) if value in before - trained]
-    if kept:
-        verb, what, them = ("keeps", "its value", "it") if len(kept) == 1 else ("keep", "their values", "them")
+    sources = _read_for(model.graph.outputs)
+    kept = [value for value in default_weights(model.graph) if value in sources - trained]
+    # Without a layer's weight they are more likely constants, such as the thresholds of a comparison.
+    uses = (use for value in kept for use in readers(value, SAME_VALUES))
+    if kept and (is_quantized or any(_is_weight_slot(node, index) for node, index in uses)):
+        verb, what = ("keeps", "its value") if len(kept) == 1 else ("keep", "their values")
+        reasons = (why_no_gradient(value) for value in kept)
+        reason = next((reason for reason in reasons if reason), " without a gradient")
         yield (
-            f"{listed(kept)} {verb} {what}: between {them} and the loss are quantized layers, which no gradient "
-            "passes; name the weights with --wrt (wrt=)"
+            f"{listed(str(value.name) for value in kept)} {verb} {what}{reason}; name the weights to train with "
+            "--wrt (wrt=)"
         )
 
 
-def _read_before_quantization(graph: ir.Graph) -> set[ir.Value]:
-    """The values that quantized layers of the main graph depend on."""
-    values = {value for node in graph if is_quantization(node) for value in node.inputs if value is not None}
-    waiting = list(values)
-    while waiting:
-        maker = waiting.pop().producer()
-        new = set() if maker is None else {value for value in maker.inputs if value is not None} - values
+def _read_for(outputs: Iterable[ir.Value]) -> set[ir.Value]:
+    """The values that outputs depend on, with a gradient or without."""
+    values = set(outputs)
+    for value in (waiting := [*values]):
+        maker = value.producer()
+        reads = () if maker is None else (*maker.inputs, *captured_values(maker))
+        new = {x for x in reads if x is not None} - values
         values |= new
         waiting += new
     return values

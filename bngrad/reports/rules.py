@@ -214,10 +214,10 @@ WARNINGS = [
         "Export with bngrad.torch, or with torch.onnx.export(..., dynamo=True, optimize=False).",
     ),
     _warning(
-        "weights-before-quantization",
-        "Weights before quantized layers are not trained.",
-        "The loss depends on them only through QuantizeLinear, MatMulInteger or the like, which no gradient "
-        "passes. By default they keep their values.",
+        "weights-without-gradient",
+        "Weights are not trained.",
+        "Every output depends on them only through ops that no gradient passes, such as Round, ArgMax or "
+        "QuantizeLinear. By default they keep their values.",
         "Name the weights to train with --wrt.",
     ),
 ]

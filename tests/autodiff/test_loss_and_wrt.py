@@ -459,7 +459,7 @@ ERRORS = {
     "wrt-condition": (
         summed("float[3] x, float[3] z", "c = Greater(z, x) y = Where(c, x, x)"),
         {"wrt": ["z"]},
-        "loss 'loss' does not depend on 'z'",
+        "loss 'loss' does not depend on 'z': Greater node 'c' (outputs c) gives input 0 no gradient",
     ),
     "wrt-no-weights": (
         summed("float[N, 3] x, float[N, 3] z", "y = Mul(x, z)"),

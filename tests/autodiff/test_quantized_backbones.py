@@ -113,9 +113,9 @@ BEFORE = {
 @pytest.mark.parametrize("how", BEFORE)
 def test_what_is_in_front_of_quantized_layers_stays_with_a_warning(how):
     body, kept = BEFORE[how]
-    verb = "keep their values: between them" if " and " in kept else "keeps its value: between it"
+    verb = "keep their values" if " and " in kept else "keeps its value"
     options = {"straight_through": "QLinear" in body}
-    with pytest.warns(bngrad.BngradWarning, match=f"^{kept} {verb} and the loss are quantized layers"):
+    with pytest.warns(bngrad.BngradWarning, match=f"^{kept} {verb}: .*gives input . no gradient"):
         got, _ = gradients(model(body), **options)
     assert set(got) == {"w", "b"}
     assert list(gradients(model(body), wrt=["w"], **options)[0]) == ["w"]

@@ -53,8 +53,28 @@ EMBEDDING = {
     FX_NODE: "%e = call_function[target=torch.ops.aten.embedding.default](args = (%p_w, %i), kwargs = {})"
 }
 
+TWO_LAYERS = "h = MatMul (x, u) {} y = MatMul (r, w)"
+LAYERS = "float[2, 2] u = {1, 2, 3, 4}, float[2] t = {0, 1}, float[2, 1] w = {1, 2}"
+
 # name: (model, options, the warnings that there are, or a part of each)
 WARNS = {
+    "a layer before Round": (
+        parse(TWO_LAYERS.format("k = Add (h, t) [q] r = Round (k)"), LAYERS),
+        {},
+        ["'u' and 't' keep their values: Round node 'q' (outputs r) gives input 0 no gradient; name the weights"],
+    ),
+    "a layer before the condition of a branch": (
+        parse(
+            TWO_LAYERS.format(
+                "m = ReduceSum <keepdims = 0> (h) z = Constant <value_float = 0.0> () [q] k = Greater (m, z)"
+                "r = If (k) <then_branch = a () => (v) { v = Identity (x) }, "
+                "else_branch = b () => (v) { v = Mul (x, t) }>"
+            ),
+            LAYERS,
+        ),
+        {},
+        ["'u' keeps its value: Greater node 'q' (outputs k) gives input 0 no gradient; name the weights"],
+    ),
     "a row of zeros": (parse(GATHER, TABLE.format(1)), {}, ["'w': row 0 of 'w' is zeros, as PyTorch's Embedding"]),
     "folded into Conv": (
         parse(CONV, f"{KERNEL}, {BIAS}", x=IMAGES, n={RULE: "RemoveOptionalBiasFromConv, FuseBatchNormIntoConv"}),
@@ -254,6 +274,12 @@ def test_warns(name):
 
 IN_TRAINING = f"[bn] y, p, q = BatchNormalization {TRAINING} (x, s, b, m, v)"
 SILENT = {
+    "a layer beside Round, and on another path": (
+        parse(TWO_LAYERS.format("q = Round (h) r = Add (q, h)"), LAYERS.replace("float[2] t = {0, 1}, ", "")),
+        {},
+    ),
+    "thresholds": (parse("k = Greater (x, t) c = Cast <to = 1> (k) [n] y = MatMul (c, w)", LAYERS), {}),
+    "a layer that nothing reads": (parse(f"h = MatMul (x, u) {BN}", f"{LAYERS}, {S}, {M}"), {"frozen": ["bn"]}),
     "no row of zeros": (parse(GATHER, TABLE.format(-1).replace("0, 0", "0, 1")), {}),
     "two rows of zeros": (parse(GATHER, "float[3, 2] w = {0, 0, 0, 0, 3, 4}"), {}),
     "a row of zeros, recorded": (parse(GATHER, TABLE.format(1), n=EMBEDDING), {}),
