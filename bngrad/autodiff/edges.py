@@ -89,10 +89,10 @@ def why_no_gradient(value: ir.Value) -> str:
     It is the first node without one that the value, or a value computed from it, is an input of.
     """
     computed = {value}
-    for read in (waiting := [value]):
-        for node, index in read.uses():
+    for x in (waiting := [value]):
+        for node, index in x.uses():
             if node.op_type in ("BatchNormInternal", "BatchNormalizationTraining") and index in (3, 4):
-                if read is value:
+                if x is value:
                     return f": it is a running statistic of batch norm {node.name!r}, which is in training mode"
                 continue
             rule = rule_of(node)
