@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The package alone, and what tests need besides.
+LIBRARY := $(VENV)/.library
 READY := $(VENV)/.ready
 # Tests run in a process for each core; some take as long as a thousand others.
 SPREAD := --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -14,7 +16,7 @@ CPP := $(shell find ops tests/ops tests/bench docs/examples/cpp docs/examples/mp
 
 .PHONY: demo test test-long test-web test-torch test-torch-long torch-environment sanitize fuzz fuzz-files fuzz-gradients fuzz-kernels spellings mutants lint format bench gpu matrix networks platforms wheels check-wheels release-check docs docs-serve pictures clean
 
-demo: $(READY)
+demo: $(LIBRARY)
 	@mkdir -p build
 	$(BIN)/python models/light.py densenet121 -o build/densenet121.onnx
 	$(BIN)/bngrad validate build/densenet121.onnx --dim N=2
@@ -153,12 +155,16 @@ $(WHEEL_TOOLS)/.ready: pyproject.toml
 WERROR ?= OFF
 NATIVE := --config-settings=build-dir=build/native --config-settings=cmake.define.BUILD_TESTING=OFF \
           --config-settings=cmake.define.BNGRAD_WERROR=$(WERROR)
-$(READY): pyproject.toml $(shell find ops -type f)
+$(LIBRARY): pyproject.toml $(shell find ops -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 ...'; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP) 'scikit-build-core>=0.10' 'cmake>=3.18' ninja
-	$(BIN)/python -m pip install $(PIP) --no-build-isolation $(NATIVE) --editable '.[lint]'
+	$(BIN)/python -m pip install $(PIP) --no-build-isolation $(NATIVE) --editable .
+	@touch $@
+
+$(READY): $(LIBRARY)
+	$(BIN)/python -m pip install $(PIP) 'bngrad[lint]'
 	@touch $@
 
 clean:
