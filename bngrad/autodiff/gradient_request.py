@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bngrad.graph.batch_norms import SUPPORTED_DTYPES
 from bngrad.graph.name_messages import unknown_name
-from bngrad.graph.nodes import owner
+from bngrad.graph.nodes import nodes_behind, owner
 from bngrad.graph.shapes import has_one_element
 from bngrad.graph.subgraphs import captured_values
 from bngrad.opset.known_shapes import type_text
@@ -123,14 +123,6 @@ def slice_before(value: ir.Value, stops: Iterable[ir.Value]) -> list[ir.Node]:
         value: A value of a graph.
         stops: Values of the graph before which no nodes are followed.
     """
-    seen, waiting, nodes = {*stops, value}, [value], set()
-    while waiting:
-        node = waiting.pop().producer()
-        if node is None:
-            continue
-        nodes.add(node)
-        operands = {operand for operand in (*node.inputs, *captured_values(node)) if operand is not None}
-        waiting += operands - seen
-        seen |= operands
+    nodes = nodes_behind([value], stops)
     graph = value.graph
     return [] if graph is None else [node for node in graph if node in nodes]

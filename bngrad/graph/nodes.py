@@ -1,11 +1,11 @@
-"""Iteration over the nodes of a model, the names of nodes in messages, and the removal of nodes."""
+"""Iteration over the nodes of a model, those behind values, their names in messages, and their removal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from bngrad.errors import ModelError, UnsupportedNodeError
-from bngrad.graph.subgraphs import nodes_of
+from bngrad.graph.subgraphs import captured_values, nodes_of
 from bngrad.opset.functions import DOMAIN
 from bngrad.opset.ort_dialect import MICROSOFT
 
@@ -116,6 +116,26 @@ def remove(nodes: Iterable[ir.Node]) -> None:
         by_graph.setdefault(owner(node), []).append(node)
     for graph, removed in by_graph.items():
         graph.remove(removed, safe=True)
+
+
+def nodes_behind(values: Iterable[ir.Value], stops: Iterable[ir.Value] = ()) -> set[ir.Node]:
+    """Returns the nodes that values are computed by.
+
+    Args:
+        values: Values of a graph.
+        stops: Values of the graph before which no nodes are followed.
+    """
+    waiting = list(values)
+    seen, nodes = {*stops, *waiting}, set()
+    while waiting:
+        node = waiting.pop().producer()
+        if node is None:
+            continue
+        nodes.add(node)
+        operands = {operand for operand in (*node.inputs, *captured_values(node)) if operand is not None}
+        waiting += operands - seen
+        seen |= operands
+    return nodes
 
 
 def remove_unused(nodes: Iterable[ir.Node]) -> None:

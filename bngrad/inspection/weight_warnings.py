@@ -15,7 +15,7 @@ from bngrad.autodiff.weights import WEIGHT_SLOTS, default_weights
 from bngrad.graph.constant_value import has_equal_elements
 from bngrad.graph.framework import framework_of
 from bngrad.graph.name_messages import listed
-from bngrad.graph.nodes import all_nodes, counted
+from bngrad.graph.nodes import all_nodes, counted, nodes_behind
 from bngrad.graph.same_values import SAME_VALUES, readers
 from bngrad.graph.subgraphs import captured_values
 from bngrad.graph.torch_calls import recorded_call
@@ -26,7 +26,7 @@ from bngrad.graph.torch_records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import onnx_ir as ir
     from numpy.typing import NDArray
@@ -161,7 +161,8 @@ def weights_without_gradient(model: ir.Model, *, straight_through: bool) -> Iter
         model = model.clone()
         stop_roundings(model)
     trained = {value for output in model.graph.outputs for value in reaching_values(output, as_weights=True)}
-    sources = _read_for(model.graph.outputs)
+    behind = nodes_behind(model.graph.outputs)
+    sources = {x for node in behind for x in (*node.inputs, *captured_values(node))}
     kept = [value for value in default_weights(model.graph) if value in sources - trained]
     # Without a layer's weight they are more likely constants, such as the thresholds of a comparison.
     uses = (use for value in kept for use in readers(value, SAME_VALUES))
@@ -173,18 +174,6 @@ def weights_without_gradient(model: ir.Model, *, straight_through: bool) -> Iter
             f"{listed(str(value.name) for value in kept)} {verb} {what}{reason}; name the weights to train with "
             "--wrt (wrt=)"
         )
-
-
-def _read_for(outputs: Iterable[ir.Value]) -> set[ir.Value]:
-    """The values that outputs depend on, with a gradient or without."""
-    values = set(outputs)
-    for value in (waiting := [*values]):
-        maker = value.producer()
-        reads = () if maker is None else (*maker.inputs, *captured_values(maker))
-        new = {x for x in reads if x is not None} - values
-        values |= new
-        waiting += new
-    return values
 
 
 def _values(graph: ir.Graph, names: Sequence[str]) -> Iterator[ir.Value]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from bngrad.graph.nodes import nodes_behind
 from bngrad.graph.subgraphs import captured_values, nodes_of
 
 if TYPE_CHECKING:
@@ -72,21 +73,9 @@ class Replacements:
         self, reads: Sequence[ir.Value], outputs: Sequence[ir.Value]
     ) -> tuple[list[ir.Node], list[ir.Value]]:
         """Returns the nodes between values in their order, and the weights that they read."""
-        waiting, seen = list(outputs), set(reads)
-        nodes: set[ir.Node] = set()
-        weights = {value: None for value in reads if value.is_initializer()}
-        while waiting:
-            value = waiting.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value.is_initializer():
-                weights[value] = None
-            node = value.producer()
-            if node is not None and node not in nodes:
-                nodes.add(node)
-                waiting += [x for x in (*node.inputs, *captured_values(node)) if x is not None]
-        return sorted(nodes, key=self._position.__getitem__), list(weights)
+        nodes = sorted(nodes_behind(outputs, reads), key=self._position.__getitem__)
+        operands = (x for node in nodes for x in (*node.inputs, *captured_values(node)) if x is not None)
+        return nodes, list(dict.fromkeys(x for x in (*reads, *operands) if x.is_initializer()))
 
     def _functions(self, part: ir.Graph) -> list[ir.Function]:
         """Returns the functions that a part calls, and those that these call."""
