@@ -16,7 +16,6 @@ from onnx.reference.ops import load_op
 
 from bngrad.errors import InputError, ModelError, UnsupportedNodeError
 from bngrad.graph.subgraphs import captured_values
-from bngrad.passes.prepare.inline_functions import inline
 from bngrad.validation.piecewise_ops import piecewise_ops
 from bngrad.validation.seeding import seed_random_ops
 from bngrad.validation.training_ops import FUNCTIONS, OP_RUNS, attributes_of
@@ -54,7 +53,6 @@ class Evaluator:
 
     def __init__(self, model: onnx.ModelProto, *, branches: bool = False) -> None:
         wide = widened(model)
-        _inline_overloads(wide)
         seed_random_ops(wide.graph.all_nodes(), wide.opset_imports.get("", 1))
         for index, node in enumerate(wide.graph.all_nodes()):
             _name_absent_outputs(node, f"bngrad/absent/{index}")
@@ -173,15 +171,6 @@ def _last_used(graph: ir.Graph) -> list[set[str]]:
     for name, index in last.items():
         used[index].add(name)
     return used
-
-
-def _inline_overloads(model: ir.Model) -> None:
-    """Inlines the functions with an overload, which onnx's evaluator does not tell apart."""
-    overloads = [key for key in model.functions if key[2]]
-    if overloads:
-        inline(model, lambda function: bool(function.overload))
-    for key in overloads:
-        model.functions.pop(key, None)  # functions that are never called
 
 
 def _name_absent_outputs(node: ir.Node, prefix: str) -> None:
