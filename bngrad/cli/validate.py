@@ -109,9 +109,10 @@ def validate_command(
 
     MODEL is a forward model, or a training graph from ONNX Runtime's gradient builder; with `--against numeric`,
     also one from differentiate or rewrite; with `--against torch`, a forward model only; with `--suite`, another
-    system. A model without a loss needs --loss-fn. Exit code 1 if anything differs, 3 if nothing does but a check
-    that decides could not be run. The reports are written with exit code 2, too: MODEL is an error there, with the
-    reason.
+    system. A model without a loss needs --loss-fn. A model that ONNX Runtime's gradient builder does not support
+    is compared with `reference` instead of `ort`; the report says so at its end. Exit code 1 if anything
+    differs, 3 if nothing does but a check that decides could not be run. The reports are written with exit code 2,
+    too: MODEL is an error there, with the reason.
 
     Documentation: [How validate decides](../explanation/validate.md), [In CI](../guides/ci.md),
     [Reports in a browser](../guides/reports.md).

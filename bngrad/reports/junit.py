@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def write_junit(report: Report, path: Path) -> None:
     """Writes a report as JUnit XML: a suite for each check, a case for each row, and a case for the whole report.
 
-    What was not compared is reported as skipped. A check or a report that compared nothing is a failure, and a
-    model that could not be validated an error.
+    What was not compared is reported as skipped, as is a reference that another one replaces. A check or a report
+    that compared nothing is a failure, and a model that could not be validated an error.
 
     Raises:
         InputError: The file cannot be written.
@@ -27,11 +27,15 @@ def write_junit(report: Report, path: Path) -> None:
     for check in report.checks:
         _add_suite(root, check)
     failed, errors = int(not report.passed and not report.error), int(bool(report.error))
-    counts = {"tests": "1", "failures": str(failed), "errors": str(errors)}
+    other = int(bool(report.instead_of))
+    counts = {"tests": str(1 + other), "failures": str(failed), "errors": str(errors), "skipped": str(other)}
     whole = ET.SubElement(root, "testsuite", {"name": "report", **counts})
     case = ET.SubElement(whole, "testcase", name=report.against, classname="report")
     if not report.passed:
         ET.SubElement(case, "error" if report.error else "failure", message=report.reason)
+    if other:
+        case = ET.SubElement(whole, "testcase", name=report.instead_of, classname="report")
+        ET.SubElement(case, "skipped", message=f"compared with {report.compared_with}")
     text = visible(ET.tostring(root, encoding="unicode"), keep=LINES)  # XML 1.0 has no form for the others
     write_text(path, f"<?xml version='1.0' encoding='utf-8'?>\n{text}")
 

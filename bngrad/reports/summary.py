@@ -50,7 +50,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (text for line in (report.reason, report.advice) if line for text in (_plain(line), ""))
     rows = [_check(check) for check in report.checks]
     yield from _table(("check", "result", "comparisons", "failed", "worst", "limit"), rows)
-    yield f"Against {report.against}, seed {report.seed}, implementations {', '.join(report.implementations)}."
+    implementations = ", ".join(report.implementations)
+    yield f"Against {report.compared_with}, seed {report.seed}, implementations {implementations}."
     yield ""
     findings = [finding for finding in findings_of_report(report) if finding.level != "note"]
     if findings:

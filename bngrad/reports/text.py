@@ -46,7 +46,7 @@ def print_text(report: Report, console: Console, rows: int = 8) -> None:
             line(f"not compared: {text}")
     color = _COLORS[report.verdict]
     console.print(f"\n[{color}]{VERDICTS[report.verdict]}[/{color}]", end="")
-    line(f": {report.against}, seed {report.seed}, implementations {', '.join(report.implementations)}")
+    line(f": {report.compared_with}, seed {report.seed}, implementations {', '.join(report.implementations)}")
     if not report.passed:
         line(report.reason)
         if report.advice:

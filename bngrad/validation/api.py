@@ -33,7 +33,7 @@ def validate(
         model: A forward model with a loss, as `differentiate` accepts it; or a training graph from ORT's gradient
             builder; or, for ``numeric``, any training graph for stock ONNX Runtime. It is not modified.
         against: ``ort``, ``reference``, ``numeric`` or ``torch``. If ORT's builder does not support the model,
-            ``ort`` becomes ``reference``, with a note in the report.
+            ``ort`` becomes ``reference``, with a note in the report, whose `instead_of` is ``ort`` then.
         implementation: The implementations of the ops to check.
         device: The device that the checked graph runs on, see `session`.
         builder: The builder of a forward model's training graph: ``bngrad``, or ``ort`` followed by `rewrite`.

@@ -155,8 +155,15 @@ class Report:
     """The references that could decide if a check of this one cannot be run."""
     command: str = ""
     """The command line that made the report; empty for Python."""
+    instead_of: str = ""
+    """The reference that was asked for, if it is not `against`, with the reason in `notes`; empty if it is."""
     nodes: Sequence[GraphNode] = field(default=(), repr=False)
     """The nodes of the training graph, for pictures; not in JSON."""
+
+    @property
+    def compared_with(self) -> str:
+        """The reference, and the one that it replaces."""
+        return f"{self.against} instead of {self.instead_of}" if self.instead_of else self.against
 
     @property
     def providers(self) -> list[str]:
@@ -199,7 +206,7 @@ class Report:
 
     def __str__(self) -> str:
         """Returns a line for each check, and whether the report passed."""
-        lines = [f"{self.model}: {self.against}"]
+        lines = [f"{self.model}: {self.compared_with}"]
         for check in self.checks:
             line = f"{check.name}: {check.problem or f'{len(check.rows)} comparisons passed'}"
             for row in check.worst_first()[:1]:

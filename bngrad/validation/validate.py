@@ -107,6 +107,7 @@ def validate(
             warnings=warnings,
             identity=identity(own, model if isinstance(model, str | Path) else None),
             environment=environment(options.device),
+            instead_of=options.against if subject.against != options.against else "",
             other_references=_other_references(options.against, subject),
             nodes=graph_nodes(subject.original),
         )

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bngrad.reports.html.validation import write_html
 from bngrad.reports.junit import write_junit
+from bngrad.reports.summary import write_summary
 from bngrad.reports.text import print_text
 from bngrad.validation.report import ALL_GRADIENTS, Check, Report, Row
 
@@ -121,6 +122,25 @@ def test_an_incomplete_report_names_what_can_decide():
     assert advice in text_of(result)
     assert replace(result, checks=[check(row(passed=True))]).advice == ""
     assert replace(result, checks=[*result.checks, check(row(passed=False))]).verdict == "failed"
+
+
+def test_another_reference_than_was_asked_for_is_said_in_every_form(tmp_path):
+    result = report(replace(check(row(passed=True)), name="float64"))
+    result = replace(result, against="reference", instead_of="ort")
+    document = result.to_dict()
+    assert (document["passed"], document["against"], document["instead_of"]) == (True, "reference", "ort")
+    assert text_of(result).splitlines()[-1].startswith("passed: reference instead of ort, seed 0, ")
+    assert str(result).splitlines()[0] == "m.onnx: reference instead of ort"
+    write_summary(result, tmp_path / "summary.md")
+    assert "Against reference instead of ort, seed 0" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+    write_html(result, tmp_path / "report.html")
+    assert "reference instead of ort" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    suite = junit_of(result, tmp_path).find("testsuite[@name='report']")
+    assert [(case.get("name"), [part.tag for part in case]) for case in suite] == [
+        ("reference", []),
+        ("ort", ["skipped"]),
+    ]
+    assert (suite.get("tests"), suite.get("skipped")) == ("2", "1")
 
 
 @pytest.mark.parametrize("values", [[0.5, math.nan], [math.nan, 0.5], [math.nan, math.inf, 2.0]], ids=str)
