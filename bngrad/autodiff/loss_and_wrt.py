@@ -152,22 +152,21 @@ def _captured_for_others(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _no_weights(loss: ir.Value, graph: ir.Graph) -> str:
-    """Says that a loss depends on no weights, and what could be trained instead."""
+    """Says that a loss depends on no weights, and what could be trained, or differentiated, instead."""
     reaching = reaching_values(loss)
     constants = [node.outputs[0] for node in graph if (node.domain, node.op_type) == ("", "Constant")]
     candidates = {
-        "input": [value for value in graph.inputs if value in reaching and _is_float(value)],
-        "Constant node": [v for v in constants if v in reaching and _is_float(v) and not has_one_element(v)],
+        "name what to train with": [v for v in constants if _is_float(v) and not has_one_element(v)],
+        # A step has no values of inputs to begin with.
+        "for gradients of inputs, differentiate takes": [value for value in graph.inputs if _is_float(value)],
     }
     phrases = [
-        f"the {kind}{'s' if len(values) > 1 else ''} {listed(str(value.name) for value in values)}"
-        for kind, values in candidates.items()
-        if values
+        f"{remedy} --wrt (wrt=): {listed(names)}"
+        for remedy, values in candidates.items()
+        if (names := [str(value.name) for value in values if value in reaching])
     ]
     message = f"loss {loss.name!r} depends on no weights, which are float initializers"
-    if not phrases:
-        return f"{message}, nor on a float input or constant"
-    return f"{message}; name what to train with --wrt (wrt=): {', '.join(phrases)}"
+    return "; ".join([message, *phrases]) if phrases else f"{message}, nor on a float input or constant"
 
 
 def _refuse_scales(graph: ir.Graph, weights: Sequence[ir.Value]) -> None:

@@ -66,9 +66,10 @@ def inspect_command(
     """List batch norms, and whether a model can be trained.
 
     Names the inputs and outputs, the number of weights, the loss, and the command that builds [the training
-    step](training-step.md). Whether `step` takes MODEL comes from a dry run with its default options: what it
-    refuses is a line, and ops without a gradient are counted. A model without a loss needs a [loss
-    function](../guides/losses.md): those that its outputs can take are named.
+    step](training-step.md). Whether `step` takes MODEL comes from a dry run with its default options, or with
+    `--training '*'` if MODEL alone freezes its batch norms: what it refuses is a line, and ops without a gradient
+    are counted. A model without a loss needs a [loss function](../guides/losses.md): those that its outputs can
+    take are named.
 
     Lists each batch norm with its op, mode, axes, element type, the shape of X, and the op that computes its
     gradient. Names the ops that stock ONNX Runtime lacks, and counts the batch norms that are spelled [in

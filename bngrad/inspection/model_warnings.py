@@ -163,7 +163,17 @@ def _is_named_like_a_folded_one(node: ir.Node) -> bool:
 def _batch_norms_in_inference_mode(
     model: ir.Model, frozen: Sequence[str], training: Sequence[str]
 ) -> Iterator[str]:
-    """Batch norms whose statistics are frozen by the model, not by the user's choice."""
+    """Warns of batch norms whose statistics are frozen by the model, not by the user's choice."""
+    if left := frozen_batch_norms(model, frozen, training):
+        yield (
+            f"the model has no batch norm in training mode, but {counted(left, 'batch norm')} in inference mode, "
+            "so that their statistics are frozen; export it in training mode or pass --training '*' (training=), "
+            "or --frozen '*' to keep them so"
+        )
+
+
+def frozen_batch_norms(model: ir.Model, frozen: Sequence[str] = (), training: Sequence[str] = ()) -> list[ir.Node]:
+    """Returns the batch norms in inference mode of a model without others that nobody chose a mode for."""
     opset = default_opset(model) or 0
     modes = {node: _mode(node, opset) for node in all_nodes(model)}
     batch_norms = {node: mode for node, mode in modes.items() if mode is not None}
@@ -174,12 +184,7 @@ def _batch_norms_in_inference_mode(
         if not mode and node not in chosen and FROZEN not in node.metadata_props
     ]
     recorded = put_in_training_mode(left)
-    if left and not chosen and not recorded and not any(batch_norms.values()):
-        yield (
-            f"the model has no batch norm in training mode, but {counted(left, 'batch norm')} in inference mode, "
-            "so that their statistics are frozen; export it in training mode or pass --training '*' (training=), "
-            "or --frozen '*' to keep them so"
-        )
+    return [] if chosen or recorded or any(batch_norms.values()) else left
 
 
 def _batch_norms_without_running_statistics(

@@ -38,7 +38,7 @@ class LossChoice:
 
 @dataclass(frozen=True)
 class Trainability:
-    """The result of a dry run of `step` with its default options."""
+    """The result of a dry run of `step` with its default options, or with those of the commands."""
 
     losses: list[LossChoice]
     """The losses to choose from; the dry run takes the first."""

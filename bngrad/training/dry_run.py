@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +21,7 @@ from bngrad.autodiff.weights import default_weights
 from bngrad.errors import BngradError, ModelError, UnsupportedNodeError
 from bngrad.graph.node_reader import read_attribute
 from bngrad.graph.same_values import COPIES, origin
+from bngrad.inspection.model_warnings import frozen_batch_norms
 from bngrad.inspection.trainability import LossChoice, Trainability
 from bngrad.opset.known_shapes import known_shape, size_text
 from bngrad.passes.prepare.infer_types import InferTypesPass
@@ -29,6 +33,7 @@ from bngrad.training.step import build_step
 
 if TYPE_CHECKING:
     from bngrad.opset.known_shapes import KnownShape
+    from bngrad.training.step import Step
 
 _WITH_CLASSES = (2, 4, 5)
 """The ranks of outputs that commonly have classes in dimension 1: those for samples, pixels and voxels."""
@@ -39,6 +44,8 @@ _LARGEST = 1 << 16
 
 def trainability(model: ir.Model, path: str = "model.onnx") -> Trainability | None:
     """Builds the training step of a model with default options, and returns how that went.
+
+    Batch norms that the model alone freezes are put in training mode, if the step can be built so.
 
     If the model has no loss, the step has the first of the loss functions that its output can take. The gradients
     up to that output do not depend on which.
@@ -63,8 +70,7 @@ def trainability(model: ir.Model, path: str = "model.onnx") -> Trainability | No
         InferTypesPass()(forward)
         weights = {str(value.name): _elements(value) for value in default_weights(forward.graph)}
         losses, decided = _losses(model, forward, path)
-        first = losses[0]
-        step = build_step(model, loss=first.loss, loss_fn=first.loss_fn, prediction=first.prediction)
+        step, losses = _built(model, losses)
         weights = {name: step.state[name].size for name in step.info.names("weight")}
     except BngradError as error:
         refusals = [str(error)]
@@ -73,6 +79,21 @@ def trainability(model: ir.Model, path: str = "model.onnx") -> Trainability | No
             without_gradient = Counter(error.ops)
     parameters = sum(weights.values())
     return Trainability(losses, decided, len(weights), parameters, refusals, dict(without_gradient))
+
+
+def _built(model: ir.Model, losses: list[LossChoice]) -> tuple[Step, list[LossChoice]]:
+    """Returns the step of a model with the first loss, and the losses with the options that it was built with.
+
+    Raises:
+        BngradError: The step cannot be built.
+    """
+    first = losses[0]
+    build = partial(build_step, model, loss=first.loss, loss_fn=first.loss_fn, prediction=first.prediction)
+    if frozen_batch_norms(model):
+        with suppress(BngradError):
+            step = build(training=["*"])
+            return step, [replace(choice, command=f"{choice.command} --training '*'") for choice in losses]
+    return build(), losses
 
 
 def _with_small_weights(model: ir.Model) -> ir.Model:

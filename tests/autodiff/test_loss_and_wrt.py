@@ -315,6 +315,7 @@ def test_the_loss_is_found(name):
 
 
 # name: (model, options, a part of the message)
+BY_W, BY_X = "--wrt (wrt=): 'w'", "--wrt (wrt=): 'x'"
 NO_WEIGHTS = "loss 'loss' depends on no weights, which are float initializers"
 ERRORS = {
     "loss-none": (
@@ -464,12 +465,17 @@ ERRORS = {
     "wrt-no-weights": (
         summed("float[N, 3] x, float[N, 3] z", "y = Mul(x, z)"),
         {},
-        f"{NO_WEIGHTS}; name what to train with --wrt (wrt=): the inputs 'x' and 'z'",
+        f"{NO_WEIGHTS}; for gradients of inputs, differentiate takes --wrt (wrt=): 'x' and 'z'",
     ),
     "wrt-constants-alone": (
         summed("float[N, 3] x, int64[N] i", "w = Constant <value = float[3] {1, 2, 3}> () y = Mul(x, w)"),
         {},
-        f"{NO_WEIGHTS}; name what to train with --wrt (wrt=): the input 'x', the Constant node 'w'",
+        f"{NO_WEIGHTS}; name what to train with {BY_W}; for gradients of inputs, differentiate takes {BY_X}",
+    ),
+    "wrt-constants-of-integers": (
+        summed("int64[N] i", "w = Constant <value = float[3] {1, 2, 3}> () c = Cast <to = 1> (i) y = Mul(c, w)"),
+        {},
+        f"{NO_WEIGHTS}; name what to train with --wrt (wrt=): 'w'",
     ),
     "wrt-nothing": (
         summed("int64[N, 3] x", "y = Cast <to = 1> (x)"),

@@ -16,6 +16,7 @@ from bngrad.training.dry_run import trainability
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "foo" : 1]>\n'
 W = "<float[4,3] w = {1,2,3,4,5,6,7,8,9,10,11,12}>"
 ROWS = f"g (float[N,4] x) => (float[N,3] y) {W} {{ l = MatMul(x, w)"
+STATISTICS = "float[3] s = {1,2,3}, float[3] b = {1,2,3}, float[3] m = {1,2,3}, float[3] v = {1,2,3}"
 COLUMN = "<float[4,1] w = {1,2,3,4}>"
 
 MODELS = {
@@ -33,9 +34,26 @@ MODELS = {
     "two-outputs": f"g (float[N,4] x) => (float[N,3] y, float[N,3] l) {W} {{ l = MatMul(x, w) y = Sigmoid(l) }}",
     "own": f"""g (float[N,4] x) => (float[N,3] y, float loss) {W} {{ y = MatMul(x, w)
         loss = ReduceMean<keepdims = 0>(y) }}""",
+    "frozen": f"""g (float[N,4] x) => (float[N,3] y) {W[:-1]}, {STATISTICS}> {{ l = MatMul(x, w)
+        y = BatchNormalization(l, s, b, m, v) }}""",
+    "frozen-in-a-body": f"""g (bool c, float[N,4] x) => (float loss) {W[:-1]}, {STATISTICS}> {{ l = MatMul(x, w)
+        y = If(c) <then_branch = t () => (float[N,3] n) {{ n = BatchNormalization(l, s, b, m, v) }},
+                   else_branch = e () => (float[N,3] i) {{ i = Identity(l) }}>
+        loss = ReduceMean<keepdims = 0>(y) }}""",
+    "half-frozen": f"""g (float[N,4] x) => (float loss) {W[:-1]}, {STATISTICS}> {{ l = MatMul(x, w)
+        n = BatchNormalization(l, s, b, m, v)
+        y, new_m, new_v = BatchNormalization<training_mode = 1>(n, s, b, m, v)
+        loss = ReduceMean<keepdims = 0>(y) }}""",
+    "odd-names": f"""g (float[N,4] x) => (float[N,3] y, float[N,3] "it's $l") {W} {{ "it's $l" = MatMul(x, w)
+        y = Sigmoid("it's $l") }}""",
     "two-losses": f"""g (float[N,4] x) => (float a, float b) {W} {{ y = MatMul(x, w)
         a = ReduceMean<keepdims = 0>(y) b = ReduceMax<keepdims = 0>(y) }}""",
 }
+CANNOT_BE_TRAINED = f"""g (float[N,4] x, int64 t) => (float loss) {W[:-1]}, {STATISTICS}> {{ l = MatMul(x, w)
+    y, new_m = Loop(t, , l, m) <body =
+      b (int64 i, bool c, float[N,3] h, float[3] k) => (bool d, float[N,3] n, float[3] o) {{
+        d = Identity(c) n = BatchNormalization(h, s, b, k, v) o = Add(k, k) }}>
+    loss = ReduceMean<keepdims = 0>(y) }}"""
 LOSSES = {
     "rows": (False, ["cross_entropy y: labels int64 N", "mse y: target float Nx3"]),
     "softmax": (True, ["cross_entropy l: labels int64 N"]),
@@ -104,6 +122,33 @@ def test_each_command_runs(case, command, tmp_path, monkeypatch):
         assert program == "bngrad"
         code, _, err = command(*arguments, "--json")
         assert (code, err) == (0, "")
+
+
+FROZEN = {"frozen": True, "frozen-in-a-body": True, "half-frozen": False, "own": False}
+
+
+@pytest.mark.parametrize("case", FROZEN)
+def test_batch_norms_that_the_model_alone_freezes_are_trained(case):
+    for choice in trainability(parsed(MODELS[case])).losses:
+        assert choice.command.endswith(" --training '*'") == FROZEN[case]
+
+
+def test_frozen_batch_norms_that_cannot_be_trained_stay():
+    """The Loop changes the running mean itself."""
+    model = parsed(CANNOT_BE_TRAINED)
+    result = trainability(model)
+    assert result.refusals == []
+    assert [choice.command for choice in result.losses] == ["bngrad step model.onnx -o step.onnx"]
+
+
+def test_a_model_without_weights_has_gradients_of_inputs(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(ir.to_proto(parsed(REFUSED["no-weights"][0])), "m.onnx")
+    err = command("step", "m.onnx", "-o", "s.onnx", "--loss-fn", "mse")[2]
+    assert err.endswith("; for gradients of inputs, differentiate takes --wrt (wrt=): 'x' and 'target'\n")
+    for name in ("x", "target"):
+        options = ["-o", f"{name}.onnx", "--loss-fn", "mse", "--wrt", name]
+        assert command("differentiate", "m.onnx", *options)[0] == 0
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx
 import onnx_ir as ir
 import pytest
@@ -98,8 +100,9 @@ def batch_norms(count, **fields):
     ]
 
 
+LOSS = LossChoice("loss", None, None, "", "bngrad step m.onnx -o step.onnx")
 SHOWN = {
-    "none": (Inspection(17, 8, [], {}), ["0 batch norms", "All ops are in stock ONNX Runtime or in bngrad."]),
+    "none": (Inspection(17, 8, [], {}), ["No batch norms", "All ops are in stock ONNX Runtime or in bngrad."]),
     "one": (Inspection(17, 8, batch_norms(1), {}, nodes=1), ["1 batch norm", "1 training", "In graph order"]),
     "many-with-a-hazard": (
         Inspection(17, 8, batch_norms(200, hazards=["it crashes"]), {}, nodes=200),
@@ -117,7 +120,24 @@ SHOWN = {
     ),
     "warnings-and-notes": (
         Inspection(17, 8, [], {}, warnings=["folded"], notes=["put in training mode"]),
-        ["warning folded", "note put in training mode"],
+        ["No batch norms, 1 warning", "warning folded", "note put in training mode"],
+    ),
+    "refused": (
+        Inspection(17, 8, [], {}, training=Trainability([], False, 0, 0, ["no weights"])),
+        ["No batch norms, step refuses it", "no weights"],
+    ),
+    "several-faults": (
+        Inspection(
+            *(17, 8, batch_norms(1, hazards=["it crashes"]), {}),
+            nodes=1,
+            warnings=["folded", "tied"],
+            training=Trainability([], False, 1, 1, ["no loss"]),
+        ),
+        ["1 batch norm, 1 hazard, 2 warnings, step refuses it"],
+    ),
+    "trained": (
+        Inspection(17, 8, [], {}, training=Trainability([LOSS], True, 1, 1)),
+        ["No batch norms", "bngrad step"],
     ),
 }
 
@@ -128,6 +148,11 @@ def test_what_is_shown(case, page):
     html = page(inspection)
     for text in texts:
         assert text in html.text
+    faults = bool(inspection.warnings or any(norm.hazards for norm in inspection.batch_norms))
+    faults |= inspection.training is not None and bool(inspection.training.refusals)
+    (verdict,) = re.findall(r'class="verdict (\w+)"', html.source)
+    (headline,) = re.findall("<h1.*?</h1>", html.source, re.DOTALL)
+    assert (verdict == "warned") == faults == ("," in headline)
 
 
 TRAINED = LossChoice(None, "mse", "y", "target float N", "bngrad step m.onnx -o step.onnx --loss-fn mse")
