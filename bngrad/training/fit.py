@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -17,6 +16,7 @@ from bngrad.training.data_inputs import not_finite
 from bngrad.training.dataset import permutation
 from bngrad.training.metrics import Evaluation, Interrupted, evaluate
 from bngrad.training.prefetch import sent_ahead
+from bngrad.training.run_clock import RunClock
 from bngrad.training.step_errors import require_finite_state
 
 if TYPE_CHECKING:
@@ -130,17 +130,17 @@ class Fit:
 
     def _epochs(self, reports: Reports) -> Status:
         position, patience = self._position, self._plan.patience
-        start = time.monotonic() - reports.log.seconds  # those of a run that is resumed
+        clock = RunClock(reports.log.seconds)
         while position.epoch < self._plan.epochs:
             since_best = 0 if position.best_epoch is None else position.epoch - position.best_epoch
             if patience is not None and since_best >= patience:
                 return "stopped early"
-            self._train(reports, start)
+            self._train(reports, clock)
             validation = self._validate(reports)
-            self._end_epoch(reports, validation, start)
+            self._end_epoch(reports, validation, clock)
         return "finished"
 
-    def _train(self, reports: Reports, start: float) -> None:
+    def _train(self, reports: Reports, clock: RunClock) -> None:
         """Takes the remaining batches of the current epoch."""
         plan, position, trainer = self._plan, self._position, self._trainer
         ranks = trainer.ranks
@@ -161,15 +161,16 @@ class Fit:
             position.step, position.batch = position.step + 1, position.batch + 1
             if math.isfinite(loss):
                 position.samples, position.loss_sum = position.samples + rows, position.loss_sum + loss * rows
-            seconds = round(time.monotonic() - start, 3)
+            seconds = clock.seconds
             epoch = position.epoch + 1
             norm = trainer.gradient_norm if math.isfinite(loss) else None
             numbers = {"loss": loss, "learning_rate": rate} | ({} if norm is None else {"gradient_norm": norm})
             reports.log.add(step=position.step, epoch=epoch, **numbers, seconds=seconds)
             done = (position.epoch + position.batch / self._batches) / plan.epochs
-            reports.step(reports.log.records[-1], done)
-            if plan.checkpoint_every is not None and position.step % plan.checkpoint_every == 0:
-                self._save()
+            with clock.paused():
+                reports.step(reports.log.records[-1], done)
+                if plan.checkpoint_every is not None and position.step % plan.checkpoint_every == 0:
+                    self._save()
 
     def _step(self, batch: Mapping[str, Array]) -> float:
         try:
@@ -192,7 +193,7 @@ class Fit:
             warning=reports.warning,
         )
 
-    def _end_epoch(self, reports: Reports, validation: Evaluation | None, start: float) -> None:
+    def _end_epoch(self, reports: Reports, validation: Evaluation | None, clock: RunClock) -> None:
         position = self._position
         if not position.samples:
             raise TrainingError(f"no batch of epoch {position.epoch + 1} has a finite loss")
@@ -207,9 +208,10 @@ class Fit:
             if -math.inf < validation.loss < (math.inf if position.best_loss is None else position.best_loss):
                 position.best_epoch, position.best_loss = position.epoch, validation.loss
                 self._best = self._trainer.state_dict()
-        reports.log.add(**record, seconds=round(time.monotonic() - start, 3))
-        self._save()
-        reports.epoch(record)
+        reports.log.add(**record, seconds=clock.seconds)
+        with clock.paused():
+            self._save()
+            reports.epoch(record)
 
     def _save(self) -> None:
         """Writes a checkpoint.

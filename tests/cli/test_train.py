@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,10 @@ import pytest
 
 import bngrad
 from bngrad.io.tensor_files import read_tensors
+from bngrad.reports.html.training import RunPage
+from bngrad.reports.run_records import speed_of
+from bngrad.reports.tensorboard import EventFile
+from bngrad.training.checkpoints import Checkpoints
 from bngrad.training.trainer import Trainer
 from file_size import file_size_limit
 from reports.pages import Page
@@ -84,6 +89,26 @@ def test_it_trains(command):
     assert [record["epoch"] for record in ends] == [1, 2, 3]
     of_first = np.average([record["loss"] for record in steps[:6]], weights=[8] * 5 + [4])
     assert ends[0]["training_loss"] == pytest.approx(of_first)
+
+
+WRITTEN = {"page": (RunPage, "update"), "events": (EventFile, "add"), "checkpoint": (Checkpoints, "save")}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_what_is_written_beside_a_step_is_no_part_of_its_time(case, command, monkeypatch):
+    part, method = WRITTEN[case]
+    original = getattr(part, method)
+
+    def slowly(*arguments):
+        time.sleep(0.1)
+        return original(*arguments)
+
+    monkeypatch.setattr(part, method, slowly)
+    options = ["--html", "run.html", "--tensorboard", "events", "--checkpoint", "c.safetensors"]
+    options += ["--checkpoint-every", "1", "--epochs", "2", "--log", "log.jsonl"]
+    assert command(*TRAIN, *options)[0] == 0
+    speed = speed_of([record for record in records() if "loss" in record])
+    assert speed is None or speed > 20
 
 
 def test_the_losses_are_those_of_a_trainer(command):
