@@ -1,7 +1,8 @@
 """A CUDA device that is not there: its driver, its memory and ONNX Runtime's provider for it, on the CPU.
 
 Memory of the device is memory of its own, which only copies reach. As on a card, a value on the host that is bound
-to a session of the device is copied when it is bound, so later changes of it are not seen.
+to a session of the device is copied when it is bound, so later changes of it are not seen. So is a value on the
+device that a node on the CPU reads.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class FakeCuda(SimpleNamespace):
         allocation_error: The error of every allocation, if any.
         settings: The options of the provider of each session for it.
         sent: The number of arrays that were copied to the device to be data.
+        reads_on_cpu: Whether nodes on the CPU read the inputs of sessions for it.
     """
 
     def session(self, model, options, providers, **keywords):
@@ -109,6 +111,7 @@ def fake_cuda(monkeypatch):
         allocation_error=None,
         settings=[],
         sent=0,
+        reads_on_cpu=False,
     )
     own: dict[int, OrtValue] = {}
 
@@ -129,7 +132,7 @@ def fake_cuda(monkeypatch):
         return value
 
     def bind_input(binding, name, value):
-        if getattr(binding, "_is_fake", False) and id(value) not in own:
+        if getattr(binding, "_is_fake", False) and (fake.reads_on_cpu or id(value) not in own):
             copy = np.array(value.numpy())
             value = _from_numpy(copy)
         _bind_input(binding, name, value)

@@ -11,6 +11,7 @@ import onnxruntime
 from bngrad.errors import InputError
 from bngrad.graph.name_messages import listed
 from bngrad.opset.known_shapes import shape_text
+from bngrad.runtime.device import CPU
 from bngrad.runtime.device_arrays import value_of
 from bngrad.runtime.ort_values import Buffer, to_array
 from bngrad.training.state_buffers import StateBuffers
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class StepSession:
-    """A session whose inputs and outputs are bound once, to two sets of buffers for the state in turn.
+    """A session that reads and writes two sets of buffers for the state in turn, which are bound.
 
     A CUDA graph has fixed addresses. So there are two, one for each set of buffers, and the data are copied to
     buffers of each, too.
@@ -91,6 +92,9 @@ class StepSession:
         binding = self.bindings[here]
         with self._device.errors():
             self._rate.write(rate)
+            if self._device.kind != CPU and not self._cuda_graph:
+                # What a node on the CPU reads is copied there when it is bound, and not again.
+                self._bind_inputs(binding, here)
             for name, array in data.items():
                 if self._cuda_graph:
                     self._write_data(here, name, array)
@@ -111,12 +115,16 @@ class StepSession:
             binding.bind_output(name)
         for name, buffer in self._outputs.items():
             binding.bind_ortvalue_output(name, buffer.value)
-        binding.bind_ortvalue_input(self._info.learning_rate, self._rate.value)
-        for name, value in self.buffers[here].inputs.items():
-            binding.bind_ortvalue_input(name, value)
+        self._bind_inputs(binding, here)
         for name, value in self.buffers[1 - here].outputs.items():
             binding.bind_ortvalue_output(name, value)
         return binding
+
+    def _bind_inputs(self, binding: onnxruntime.IOBinding, here: int) -> None:
+        """Binds the learning rate, and one set of buffers as the state."""
+        binding.bind_ortvalue_input(self._info.learning_rate, self._rate.value)
+        for name, value in self.buffers[here].inputs.items():
+            binding.bind_ortvalue_input(name, value)
 
     def _write_data(self, here: int, name: str, array: Array | DeviceArray) -> None:
         """Copies data to the buffer of a CUDA graph; the first data decide its shape."""

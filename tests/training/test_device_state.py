@@ -37,10 +37,14 @@ def values_of(trainer):
     return [value for buffers in trainer._session.buffers for value in buffers.inputs.values()]
 
 
+@pytest.mark.parametrize("reads_on_cpu", [False, True])
 @pytest.mark.parametrize("layout", ["named", "flat"])
-@pytest.mark.usefixtures("fake_cuda")
-def test_the_bits_of_the_cpu(layout):
-    """The rate changes, and is on the device, too: bound once as an array, it would stay the first."""
+def test_the_bits_of_the_cpu(layout, reads_on_cpu, fake_cuda):  # noqa: F811
+    """The rate changes, and is on the device, too: bound once as an array, it would stay the first.
+
+    So would what a node on the CPU reads of the state, such as the count of steps on WebGPU.
+    """
+    fake_cuda.reads_on_cpu = reads_on_cpu
     schedule = bngrad.StepSchedule(0.1, 2, factor=0.5)
     cpu, cuda = (trainer_on(device, layout, schedule) for device in ("cpu", "cuda:0"))
     assert {value.device_name() for value in values_of(cuda)} == {"cuda"}
@@ -174,17 +178,17 @@ def test_an_error_while_fetching_comes_in_its_place():
 def test_values_on_the_device_are_not_copied():
     cpu, cuda, data = trainer_on("cpu"), trainer_on("cuda"), batch()
     sent = {name: OrtValue.ortvalue_from_numpy(array, "cuda", 0) for name, array in data.items()}
-    bound = []
+    bound = {}
     binding = cuda._session.bindings[0]
     bind = binding.bind_ortvalue_input
 
     def record(name, value):
-        bound.append(value)
+        bound[name] = value
         bind(name, value)
 
     binding.bind_ortvalue_input = record
     assert cuda.step(**sent) == cpu.step(**data)
-    assert bound == list(sent.values())
+    assert {name: bound[name] for name in sent} == sent
     assert_same_bits(cuda.evaluate(**sent), cpu.evaluate(**data))
     with pytest.raises(InputError, match="'x' is on cuda; expected data on cpu"):
         cpu.step(**sent)
