@@ -210,8 +210,8 @@ def training_step(
         swa_every: The number of updates from one that is averaged to the next; None for 1.
         freeze_statistics: The number of updates after which batch norms use their running statistics, which stay
             then; None for never.
-        group_updates: Whether to write the updates of weights with equal options by SGD, Adam or AdamW as one op,
-            for systems that have a kernel of it. The result needs ONNX Runtime 1.27, and the functions.
+        group_updates: Whether to write the updates of weights with equal options as one op, for systems that have
+            a kernel of it. The result needs ONNX Runtime 1.27, and the functions.
         precision: ``mixed`` computes in float16 where that is safe, with a scale of the loss that follows the
             gradients; ``mixed-bfloat16`` in bfloat16. The state, the evaluation graph and the inference model have
             the types of the model. ``model`` computes in them, too.

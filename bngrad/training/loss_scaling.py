@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
 from bngrad.arguments import is_count, require_number
 from bngrad.errors import InputError
-from bngrad.training.gradient_sums import sum_of, widest
+from bngrad.training.all_finite import as_condition
+from bngrad.training.gradient_sums import widest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,12 +81,6 @@ def inverse_scale(make: NodesAtEnd, scale: ir.Value, gradients: Sequence[ir.Valu
     return make.typed("Reciprocal", make.cast(scale, widest(gradients)))
 
 
-def all_finite(make: NodesAtEnd, gradients: Sequence[ir.Value]) -> ir.Value:
-    """Returns whether every element of some gradients is finite: whether the sum of their absolute values is."""
-    total = sum_of(make, "ReduceL1", gradients)
-    return _boolean(make.op("Less", total, make.constant(np.inf, widest(gradients))))
-
-
 def next_state(
     make: NodesAtEnd, state: Sequence[ir.Value], is_finite: ir.Value, growth_interval: int
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -101,7 +95,7 @@ def next_state(
     scale, tracker, skipped = state
     zero, unit = make.int64(0), make.int64(1)
     counted = make.typed("Add", tracker, unit)
-    grows = _boolean(make.op("Equal", counted, make.int64(growth_interval)))
+    grows = as_condition(make.op("Equal", counted, make.int64(growth_interval)))
     doubled = make.typed("Min", make.typed("Mul", scale, make.constant(2, _FLOAT)), make.constant(LARGEST, _FLOAT))
     halved = make.typed("Mul", scale, make.constant(0.5, _FLOAT))
     return (
@@ -109,8 +103,3 @@ def next_state(
         make.where(is_finite, make.where(grows, zero, counted), zero),
         make.where(is_finite, skipped, make.typed("Add", skipped, unit)),
     )
-
-
-def _boolean(value: ir.Value) -> ir.Value:
-    value.type, value.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
-    return value

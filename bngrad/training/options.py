@@ -181,9 +181,9 @@ class UpdateOptions(Options):
     )
     group_updates: bool = option(
         False,
-        "Write the updates of weights with equal options by sgd, adam or adamw as one op, "
-        "[SgdGroupUpdate](ops.md#sgdgroupupdate) or [AdamGroupUpdate](ops.md#adamgroupupdate), for systems that "
-        "have a kernel of it. The result needs ONNX Runtime 1.27.",
+        "Write the updates of weights with equal options as one op, such as "
+        "[SgdGroupUpdate](ops.md#sgdgroupupdate), for systems that have a kernel of it. The result needs "
+        "ONNX Runtime 1.27.",
         group=OPTIMIZER,
     )
     precision: Precision = option(

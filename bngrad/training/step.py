@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bngrad.autodiff.size_conditions import Condition
-    from bngrad.training.optimizers import Optimizer
     from bngrad.training.options import StepKeywords
 
     Array = NDArray[Any]
@@ -120,7 +119,7 @@ def _build_step(
 ) -> Step:
     optimizer, clip_norm, accumulate = make_optimizer(options.optimizer), options.clip_norm, options.accumulate
     averages = WeightAverages.of(options)
-    _require_updates(options, optimizer)
+    _require_updates(options)
     scaling = LossScaling.of(options)
     clip_norm = None if clip_norm is None else float(clip_norm)
     options.require_one_loss()
@@ -231,8 +230,8 @@ def _fingerprint(info: StepInfo, step: ir.Model, evaluation: ir.Model) -> Finger
     )
 
 
-def _require_updates(options: StepOptions, optimizer: Optimizer) -> None:
-    require_group_updates(optimizer, options)
+def _require_updates(options: StepOptions) -> None:
+    require_group_updates(options)
     clip_norm, accumulate, freeze, groups = (
         options.clip_norm,
         options.accumulate,

@@ -16,12 +16,13 @@ from bngrad.graph.node_makers import NodesAtEnd, nodes_at_start
 from bngrad.graph.node_reader import dtype_of
 from bngrad.opset.known_shapes import known_shape, may_be_equal, shape_text
 from bngrad.passes.quantize.round_values import scale_of
+from bngrad.training.all_finite import all_finite, all_finite_by_op
 from bngrad.training.clipping import clip_factor
 from bngrad.training.data_inputs import data_input
 from bngrad.training.evaluation import state_dtype, take_state
 from bngrad.training.freeze_statistics import freeze_statistics
 from bngrad.training.learned_scales import LearnedScales, freeze_range, masked
-from bngrad.training.loss_scaling import all_finite, inverse_scale, next_state
+from bngrad.training.loss_scaling import inverse_scale, next_state
 from bngrad.training.optim.group_updates import updates_by_groups
 from bngrad.training.optim.groups import options_of_weights
 from bngrad.training.optim.joint import Updates
@@ -145,7 +146,9 @@ class StepBuilder:
             name: make.cast(outputs[gradient], dtype_of(weights[name]))
             for name, gradient in self._training_graph.gradients.items()
         }
-        is_finite = None if scaling is None else self._add_scaling(scaling, list(gradients.values()))
+        is_finite = None
+        if scaling is not None:
+            is_finite = self._add_scaling(scaling, list(gradients.values()), by_op=group_updates)
         scale, apply = self._unscale, None
         if accumulate > 1:
             gradients = {name: self._unscaled(gradient) for name, gradient in gradients.items()}
@@ -179,7 +182,8 @@ class StepBuilder:
                 options[name] = options[name]._replace(updates_behind=behind)
             members.append(Weight(learned.used.get(name, weight), gradients[name], slots, options[name]))
         updates = Updates(self._graph, make, optimizer, nodes, members)
-        self._update_weights(updates, list(weights), learned, apply, by_groups=group_updates)
+        conditions = (apply, is_finite) if group_updates else None
+        settled = self._update_weights(updates, list(weights), learned, apply, conditions)
         if apply is None and scaling is None and averages is None and not group_updates and not learned.used:
             self.updates = updates
         outputs = {str(value.name): value for value in self._graph.outputs}
@@ -190,7 +194,11 @@ class StepBuilder:
             number = make.typed("Sub", counted, make.int64(made_before)) if made_before else counted
             self._add_averages(averages, number, apply)
         if scaling is not None and is_finite is not None:
-            self._new = {name: make.where(is_finite, new, self._inputs[name]) for name, new in self._new.items()}
+            self._new |= {
+                name: make.where(is_finite, new, self._inputs[name])
+                for name, new in self._new.items()
+                if name not in settled
+            }
             state = [self._inputs[name] for name in self._scaler]
             scaler = next_state(make, state, is_finite, scaling.growth_interval)
             self._new |= dict(zip(self._scaler, scaler, strict=True))
@@ -201,22 +209,41 @@ class StepBuilder:
         names: Sequence[str],
         learned: LearnedScales,
         apply: ir.Value | None,
-        *,
-        by_groups: bool,
-    ) -> None:
+        by_groups: Sequence[ir.Value | None] | None,
+    ) -> set[str]:
+        """Sets the next values of weights and slots.
+
+        Args:
+            updates: The updates.
+            names: The name of each weight in the state.
+            learned: The learned scales.
+            apply: True if this call updates the weights; None if every call does.
+            by_groups: The conditions of all updates, which are made by one op for weights with equal options; None
+                for updates by nodes for each.
+
+        Returns:
+            The names of those that stay as they are unless the conditions are True.
+        """
+        make, settled = self._make, set()
         new_values: Iterable[Sequence[ir.Value]]
-        if by_groups:
-            new_values = updates_by_groups(self._training_graph.model, updates)
-        else:
+        if by_groups is None:
             new_values = (updates.optimizer.update(updates.nodes, weight) for weight in updates.weights)
+        else:
+            conditions = [condition for condition in by_groups if condition is not None]
+            condition = make.typed("And", *conditions) if len(conditions) > 1 else next(iter(conditions), None)
+            new_values = updates_by_groups(self._training_graph.model, updates, condition)
         for name, weight, new in zip(names, updates.weights, new_values, strict=True):
             value, *slots = new
+            pairs = list(zip(weight.slots, slots, strict=True))
             if name in learned.used:
                 self._new[name] = learned.new(name, self._inputs[name], value, apply)
             else:
-                self._set(weight.value, value, apply)
-            for old, slot in zip(weight.slots, slots, strict=True):
-                self._set(old, slot, apply)
+                pairs.append((weight.value, value))
+            for old, next_value in pairs:
+                self._set(old, next_value, apply if by_groups is None else None)
+                if by_groups is not None:
+                    settled.add(str(old.name))
+        return settled
 
     def _freeze_ranges(self, quantization: Quantization | None, updates: int | None) -> LearnedScales:
         """Lets ranges stay after some updates, and returns the learned scales."""
@@ -291,7 +318,7 @@ class StepBuilder:
             change = make.typed("Mul", distance, make.of_rank_of(shares[dtype], old))
             self._set(old, make.typed("Add", old, change), apply)
 
-    def _add_scaling(self, scaling: LossScaling, gradients: Sequence[ir.Value]) -> ir.Value:
+    def _add_scaling(self, scaling: LossScaling, gradients: Sequence[ir.Value], *, by_op: bool) -> ir.Value:
         """Adds the state of loss scaling, and returns the condition that the gradients are finite."""
         inputs = {str(value.name): value for value in self._graph.inputs}
         name = self._training_graph.loss_scale
@@ -304,6 +331,8 @@ class StepBuilder:
         self._scaler = [str(value.name) for value in (scale, *counts)]
         self._extra["loss_scale"] = scale
         self._unscale = inverse_scale(self._make, scale, gradients)
+        if by_op:
+            return all_finite_by_op(self._training_graph.model, self._make, gradients)
         return all_finite(self._make, gradients)
 
     def _unscaled(self, gradient: ir.Value) -> ir.Value:

@@ -3,6 +3,11 @@
 namespace bngrad::cuda {
 namespace {
 
+constexpr const char* NameOf(const AdamFormula&) { return "adam_update"; }
+constexpr const char* NameOf(const LionFormula&) { return "lion_update"; }
+constexpr const char* NameOf(const RmspropFormula&) { return "rmsprop_update"; }
+constexpr const char* NameOf(const SgdFormula&) { return "sgd_update"; }
+
 // Starts a kernel for as many tensors as its argument has room for, until all are done.
 template <class Arguments, class Tensor>
 void LaunchAll(ElementType type, const char* kernel, Arguments& arguments, const std::vector<Tensor>& tensors,
@@ -25,18 +30,26 @@ void LaunchAll(ElementType type, const char* kernel, Arguments& arguments, const
 
 }  // namespace
 
-void AdamUpdate(ElementType type, const double* coefficients, const std::vector<AdamTensor>& tensors,
-                Device& device) {
-  AdamUpdateArguments arguments = {};
-  arguments.coefficients = coefficients;
-  LaunchAll(type, "adam_update", arguments, tensors, device);
+template <class Formula>
+void GroupUpdate(ElementType type, const Formula& formula, const bool* is_applied,
+                 const std::vector<GroupTensor<Formula>>& tensors, Device& device) {
+  GroupUpdateArguments<Formula> arguments = {formula, is_applied, {}};
+  LaunchAll(type, NameOf(formula), arguments, tensors, device);
 }
 
-void SgdUpdate(const SgdOptions& options, const float* learning_rate, const float* gradient_scale,
-               const std::vector<SgdTensor>& tensors, Device& device) {
-  SgdUpdateArguments arguments = {
-      learning_rate, gradient_scale, options.momentum, options.weight_decay, options.nesterov ? 1u : 0, {}};
-  LaunchAll(ElementType::kFloat, "sgd_update", arguments, tensors, device);
+void AllFinite(ElementType type, const std::vector<FiniteTensor>& tensors, bool* result, Device& device) {
+  AllFiniteArguments arguments = {result, {}};
+  device.Launch(type, "all_finite", 1, 1, &arguments);
+  LaunchAll(type, "all_finite", arguments, tensors, device);
 }
+
+#define BNGRAD_INSTANTIATE(Formula)                                   \
+  template void GroupUpdate(ElementType, const Formula&, const bool*, \
+                            const std::vector<GroupTensor<Formula>>&, Device&);
+BNGRAD_INSTANTIATE(AdamFormula)
+BNGRAD_INSTANTIATE(LionFormula)
+BNGRAD_INSTANTIATE(RmspropFormula)
+BNGRAD_INSTANTIATE(SgdFormula)
+#undef BNGRAD_INSTANTIATE
 
 }  // namespace bngrad::cuda

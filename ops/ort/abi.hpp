@@ -87,7 +87,7 @@ constexpr uint32_t kShapeReferenceVersion = 24;
 constexpr uint32_t kAllocatorVersion = 18;
 
 enum ErrorCode { kFail = 1, kInvalidArgument = 2 };
-enum TensorType { kTensorFloat = 1, kTensorInt64 = 7, kTensorDouble = 11 };
+enum TensorType { kTensorFloat = 1, kTensorInt64 = 7, kTensorBool = 9, kTensorDouble = 11 };
 enum Characteristic { kRequired = 0, kOptional = 1, kVariadic = 2 };
 enum MemoryType { kCpuInput = -2, kDefaultMemory = 0 };
 

@@ -20,10 +20,10 @@ class AdamUpdateNode final : public DeviceNode {
 
   void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
     const AdamArguments a = Arguments(c, types);
-    cuda::AdamTensor tensor = {a.count, {}, {}};
+    cuda::GroupTensor<cuda::AdamFormula> tensor = {a.count, {}, {}};
     std::copy_n(a.inputs, kAdamInputs, tensor.inputs);
     std::copy_n(a.outputs, kAdamOutputs, tensor.outputs);
-    cuda::AdamUpdate(a.type, a.coefficients, {tensor}, device);
+    cuda::GroupUpdate(a.type, cuda::AdamFormula{a.coefficients}, nullptr, {tensor}, device);
   }
 
  private:

@@ -228,7 +228,13 @@ class BatchedConvTransposeNode final : public BatchedConvNode {
 };
 
 OpDefinition Definition(const char* name, const NodeMaker& maker) {
-  return {name, {{"X", Role::kFloat}, {"W", Role::kFloat}}, {{"Y", Role::kFloat}}, 0, false, maker, false,
+  return {name,
+          {{"X", Role::kFloat}, {"W", Role::kFloat}},
+          {{"Y", Role::kFloat}},
+          0,
+          false,
+          maker,
+          Variadic::kNone,
           true};
 }
 

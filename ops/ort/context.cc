@@ -22,6 +22,7 @@ Value GetAttribute(const OrtApi* api, const OrtKernelInfo* info, const char* nam
 
 size_t ElementSize(const Types& types, Role role) {
   if (role == Role::kAxes) return sizeof(int64_t);
+  if (role == Role::kBool) return sizeof(bool);
   return SizeOf(static_cast<ElementType>(TensorTypeOf(types, role)));
 }
 
@@ -143,7 +144,8 @@ RunContext::Inputs RunContext::ReadInputs() {
 
 std::vector<RunContext::Input> RunContext::ReadVariadic() {
   const size_t first = op_.definition->single_inputs();
-  std::vector<Input> inputs(op_.definition->variadic && input_count_ > first ? input_count_ - first : 0);
+  std::vector<Input> inputs(
+      op_.definition->variadic != Variadic::kNone && input_count_ > first ? input_count_ - first : 0);
   for (size_t i = 0; i < inputs.size(); ++i) ReadInput(first + i, inputs[i]);
   return inputs;
 }
@@ -174,10 +176,19 @@ Shape RunContext::ReadAxes() const {
   return MakeShape("axes", static_cast<const int64_t*>(axes.data), axes.shape[0]);
 }
 
-void RunContext::ReadInput(size_t i, Input& input) {
-  const Parameter& parameter = op_.definition->inputs[std::min(i, op_.definition->inputs.size() - 1)];
+bool RunContext::Has(size_t i) const { return ValueOf(i) != nullptr; }
+
+const OrtValue* RunContext::ValueOf(size_t i) const {
   const OrtValue* value = nullptr;
   if (i < input_count_) Check(api_, ort::KernelContext_GetInput(api_, context_, i, &value));
+  return value;
+}
+
+void RunContext::ReadInput(size_t i, Input& input) {
+  const Parameter& parameter = op_.definition->inputs[std::min(i, op_.definition->inputs.size() - 1)];
+  const OrtValue* const value = ValueOf(i);
+  input.data = nullptr;
+  if (value == nullptr && parameter.role == Role::kBool) return;
   if (value == nullptr)
     throw InvalidArgument(std::string("required input ") + parameter.name + " is missing");
   if (op_.shape_api != nullptr) {

@@ -109,7 +109,7 @@ OpDefinition DepthwiseConvDefinition() {
           0,
           false,
           MakeNode<DepthwiseConvNode>,
-          false,
+          Variadic::kNone,
           true};
 }
 
@@ -130,7 +130,7 @@ std::vector<OpDefinition> DepthwiseConvGradDefinitions() {
                            1,
                            true,
                            MakeNode<DepthwiseConvGradNode>,
-                           false,
+                           Variadic::kNone,
                            true});
   }
   return definitions;

@@ -55,7 +55,7 @@ OpDefinition MaxPoolGradDefinition() {
           1,
           true,
           MakeNode<MaxPoolGradNode>,
-          false,
+          Variadic::kNone,
           true};
 }
 

@@ -136,6 +136,8 @@ int TensorTypeOf(const Types& types, Role role) {
       return ort::kTensorDouble;
     case Role::kFloat:
       return ort::kTensorFloat;
+    case Role::kBool:
+      return ort::kTensorBool;
     case Role::kAxes:
       break;
   }
@@ -161,7 +163,9 @@ CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_shape_api, const Ort
     return TensorTypeOf(Op(op).types, Op(op).definition->inputs[i].role);
   };
   GetInputCharacteristic = [](const OrtCustomOp* op, size_t i) -> int {
-    return i < Op(op).definition->single_inputs() ? ort::kRequired : ort::kVariadic;
+    const OpDefinition& definition = *Op(op).definition;
+    if (i >= definition.single_inputs()) return ort::kVariadic;
+    return definition.inputs[i].role == Role::kBool ? ort::kOptional : ort::kRequired;
   };
   // Of a variadic input or output: at least one tensor, and all of one type.
   GetVariadicInputMinArity = GetVariadicInputHomogeneity = GetVariadicOutputMinArity =
@@ -175,7 +179,8 @@ CustomOp::CustomOp(const OrtApi* ort_api, const OrtApi* ort_shape_api, const Ort
   };
   GetOutputCharacteristic = [](const OrtCustomOp* op, size_t i) -> int {
     const OpDefinition& definition = *Op(op).definition;
-    return definition.variadic && i + 1 == definition.outputs.size() ? ort::kVariadic : ort::kOptional;
+    const bool is_last = i + 1 == definition.outputs.size();
+    return is_last && definition.variadic == Variadic::kBoth ? ort::kVariadic : ort::kOptional;
   };
   GetStartVersion = [](const OrtCustomOp*) { return 1; };
   GetEndVersion = [](const OrtCustomOp*) { return INT_MAX; };

@@ -19,8 +19,9 @@ class Device;
 }
 
 // The type variable of an input or output, as in the ONNX specification. kT and kWide, which is float or
-// double, are those of the data. kAxes is int64, kDouble double, kFloat float.
-enum class Role { kT, kWide, kT1, kT2, kAxes, kDouble, kFloat };
+// double, are those of the data. kAxes is int64, kDouble double, kFloat float, kBool bool. An input of kBool
+// may be omitted.
+enum class Role { kT, kWide, kT1, kT2, kAxes, kDouble, kFloat, kBool };
 
 // The type as an ONNX type number, as in ElementType.
 int TensorTypeOf(const Types& types, Role role);
@@ -68,6 +69,8 @@ class RunContext {
   const Layout& layout() const { return layout_; }
   const Shape& ShapeOfX() const;
   const Shape& ShapeOf(size_t i) const { return InputAt(i).shape; }
+  // Whether the node has an input that may be omitted.
+  bool Has(size_t i) const;
   // The number of tensors of the variadic input.
   size_t variadic_count() const { return variadic_.size(); }
   // The number of elements of the data: of X, or of the weight.
@@ -102,6 +105,7 @@ class RunContext {
   size_t CountInputs() const;
   Inputs ReadInputs();
   std::vector<Input> ReadVariadic();
+  const OrtValue* ValueOf(size_t i) const;  // null: there is none
   void ReadInput(size_t i, Input& input);
   const Input& InputAt(size_t i) const {
     return i < inputs_.size() ? inputs_[i] : variadic_[i - inputs_.size()];
@@ -155,6 +159,9 @@ struct NodeMaker {
   bool has_host;    // they are not DeviceOnlyNodes
 };
 
+// Whether the last input, and the last output, are any number of tensors of one type.
+enum class Variadic { kNone, kInputs, kBoth };
+
 struct OpDefinition {
   const char* name;
   std::vector<Parameter> inputs;
@@ -162,9 +169,9 @@ struct OpDefinition {
   size_t x;                   // the input whose shape all data have, which is called X above
   bool first_output_is_data;  // if not, the shape of output 0 is unknown before a run
   NodeMaker node;
-  bool variadic = false;   // the last input and the last output are any number of tensors of one type
+  Variadic variadic = Variadic::kNone;
   bool host_only = false;  // not registered for sessions on a GPU, which inline the function of the model
-  size_t single_inputs() const { return inputs.size() - (variadic ? 1 : 0); }
+  size_t single_inputs() const { return inputs.size() - (variadic == Variadic::kNone ? 0 : 1); }
 };
 
 // OpDefinition::node for a class of nodes.
@@ -190,8 +197,7 @@ OpDefinition ReluGradApplyDefinition();
 OpDefinition AllGatherDefinition();
 OpDefinition AllReduceDefinition();
 OpDefinition AdamUpdateDefinition();
-OpDefinition SgdGroupUpdateDefinition();
-OpDefinition AdamGroupUpdateDefinition();
+std::vector<OpDefinition> GroupUpdateDefinitions();
 OpDefinition ConvGradDefinition();
 OpDefinition ConvChannelsLastDefinition();
 OpDefinition BatchedConvDefinition();

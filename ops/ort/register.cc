@@ -61,15 +61,15 @@ std::vector<OpDefinition> Definitions() {
                                    AllGatherDefinition(),
                                    AllReduceDefinition(),
                                    AdamUpdateDefinition(),
-                                   SgdGroupUpdateDefinition(),
-                                   AdamGroupUpdateDefinition(),
                                    ConvGradDefinition(),
                                    ConvChannelsLastDefinition(),
                                    BatchedConvDefinition(),
                                    BatchedConvTransposeDefinition(),
                                    DepthwiseConvDefinition(),
                                    MaxPoolGradDefinition()};
-  for (OpDefinition& definition : DepthwiseConvGradDefinitions()) all.push_back(std::move(definition));
+  for (const auto definitions : {DepthwiseConvGradDefinitions, GroupUpdateDefinitions}) {
+    for (OpDefinition& definition : definitions()) all.push_back(std::move(definition));
+  }
   return all;
 }
 

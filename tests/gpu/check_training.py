@@ -75,8 +75,12 @@ def same_bits_in_two_runs(case):
 
 def same_bits_without_group_updates(case):
     groups = [bngrad.ParameterGroup(max_rank=1, weight_decay=0)]
-    for optimizer in (bngrad.SGD(momentum=0.9, nesterov=True, weight_decay=0.01), bngrad.AdamW()):
-        first, second = case.trainers(optimizer, groups=groups, clip_norm=1.0)
+    sgd = bngrad.SGD(momentum=0.9, nesterov=True, weight_decay=0.01)
+    rmsprop = bngrad.RMSprop(momentum=0.9, centered=True)
+    options = [(optimizer, {"clip_norm": 1.0}) for optimizer in (sgd, bngrad.AdamW(), rmsprop, bngrad.Lion())]
+    options.append((sgd, {"precision": "mixed", "init_scale": 2.0**30}))  # whose first calls are skipped
+    for optimizer, more in options:
+        first, second = case.trainers(optimizer, groups=groups, **more)
         assert losses_of(first) == losses_of(second)
         assert_same_state(first, second)
 

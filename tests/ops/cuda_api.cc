@@ -61,10 +61,10 @@ static void Training(const Layout& layout, const TrainingArguments& arguments, c
 }
 static void AdamUpdate(const AdamArguments& arguments, const KernelTable&, PoolThreads&) {
   EmulatedDevice device;
-  cuda::AdamTensor tensor = {arguments.count, {}, {}};
+  cuda::GroupTensor<cuda::AdamFormula> tensor = {arguments.count, {}, {}};
   std::copy_n(arguments.inputs, kAdamInputs, tensor.inputs);
   std::copy_n(arguments.outputs, kAdamOutputs, tensor.outputs);
-  cuda::AdamUpdate(arguments.type, arguments.coefficients, {tensor}, device);
+  cuda::GroupUpdate(arguments.type, cuda::AdamFormula{arguments.coefficients}, nullptr, {tensor}, device);
 }
 static void Statistics(const Layout& layout, const StatisticsArguments& arguments, const KernelTable&,
                        PoolThreads&) {

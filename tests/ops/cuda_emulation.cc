@@ -8,9 +8,12 @@
 #include <memory>
 
 #include "cuda/kernels/adam.h"
+#include "cuda/kernels/all_finite.h"
 #include "cuda/kernels/copy.h"
 #include "cuda/kernels/finish.h"
+#include "cuda/kernels/lion.h"
 #include "cuda/kernels/maps.h"
+#include "cuda/kernels/rmsprop.h"
 #include "cuda/kernels/sgd.h"
 #include "cuda/kernels/sums.h"
 

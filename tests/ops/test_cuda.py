@@ -161,7 +161,7 @@ def test_ptx(compiler, build_with_kernels, tmp_path):
     for module in modules:
         text = module.read_text()
         kernels = re.findall(r"\.visible \.entry (\w+)\(", text)
-        assert len(kernels) == len(set(kernels)) == 4 * (4 + 7) + 8 + 3
+        assert len(kernels) == len(set(kernels)) == 4 * (4 + 7) + 8 + 6
         assert ".local" not in text  # every thread would copy its arguments, or keep sums in memory
         for card in CARDS:
             run_program(ptxas, f"-arch={card}", module, "-o", tmp_path / "out")

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import bngrad
 from bngrad.errors import InputError, ModelError
 from bngrad.io.well_formed import require_well_formed
-from bngrad.opset.group_updates import ADAM, SGD
+from bngrad.opset.group_updates import ADAM, IS_ALL_FINITE, RMSPROP, SGD, TYPES
 from bngrad.validation.float64 import evaluate
 
 RUNS_OVERLOADS = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 27)
@@ -47,11 +47,24 @@ OPTIONS = {
     "accumulate": ({"optimizer": bngrad.SGD(momentum=0.9), "accumulate": 2}, [1]),
     "ema": ({"optimizer": bngrad.SGD(weight_decay=0.1), "ema": 0.9}, [1]),
     "mixed": ({"optimizer": NESTEROV, "precision": "mixed"}, [1]),
+    "mixed, skipped": ({"optimizer": NESTEROV, "precision": "mixed", "init_scale": 2.0**126}, [1]),
+    "mixed, skipped, accumulate, ema": (
+        {"optimizer": "rmsprop", "precision": "mixed", "init_scale": 2.0**126, "accumulate": 2, "ema": 0.9},
+        [1],
+    ),
+    "rmsprop, groups": ({"optimizer": "rmsprop", "groups": GROUPS}, [1, 2]),
+    "rmsprop, momentum": ({"optimizer": bngrad.RMSprop(momentum=0.9, weight_decay=0.01)}, [1]),
+    "rmsprop, centered": ({"optimizer": bngrad.RMSprop(centered=True), "clip_norm": 1.0}, [1]),
+    "rmsprop, all": ({"optimizer": bngrad.RMSprop(momentum=0.9, centered=True, weight_decay=0.01)}, [1]),
+    "lion": ({"optimizer": "lion"}, [1]),
+    "lion, groups": ({"optimizer": bngrad.Lion(weight_decay=0.1), "groups": GROUPS, "accumulate": 2}, [1, 2]),
     "adam": ({"optimizer": bngrad.Adam(weight_decay=0.01)}, [1, 2]),
     "adamw, groups": ({"optimizer": "adamw", "groups": GROUPS, "clip_norm": 1.0}, [1, 2, 3, 4]),
 }
 """Options of a step, and the overloads of its nodes."""
 DATA = {"x": np.array([[1, 2], [3, 5], [-1, 0.5]], np.float32)}
+LARGE_DATA = {"x": np.array([[-2.5, 0.5]], np.float32)}
+"""Tanh is at 0, and with a scale of 2^126 gradients are infinite."""
 
 
 @pytest.fixture
@@ -60,13 +73,14 @@ def model():
 
 
 def calls(step):
-    return [node for node in step.model.graph.node if node.op_type in (SGD, ADAM)]
+    return [node for node in step.model.graph.node if node.op_type in TYPES]
 
 
 def trained(model, **options):
     step = bngrad.training_step(model, **options)
     trainer = bngrad.Trainer(step, learning_rate=0.1)
-    losses = [trainer.step(**DATA) for _ in range(5)]
+    data = LARGE_DATA if options.get("init_scale") else DATA
+    losses = [trainer.step(**data) for _ in range(5)]
     return step, losses, trainer.state_dict()
 
 
@@ -81,6 +95,18 @@ def test_the_bits_are_those_of_single_updates(model, options, overloads, layout)
     assert state.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
+
+
+@needs_overloads
+@pytest.mark.parametrize(("name", "skipped"), [("mixed", 0), ("mixed, skipped", 2)])
+def test_no_node_of_its_own_keeps_a_weight(model, name, skipped):
+    """The condition that all gradients are finite is an input of the op, which keeps weights and slots."""
+    step, _, state = trained(model, group_updates=True, **OPTIONS[name][0])
+    assert state["scaler/skipped"] == skipped
+    assert len(calls(step)) == 1
+    assert sum(node.op_type == IS_ALL_FINITE for node in step.model.graph.node) == 2  # of float and of double
+    kept = {node.input[2] for node in step.model.graph.node if node.op_type == "Where"}
+    assert not kept & {name for name, entry in step.info.state.items() if entry.dtype == "float32" and entry.shape}
 
 
 @needs_overloads
@@ -110,9 +136,9 @@ def test_implementations(model):
             np.testing.assert_allclose(result, expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_the_step_is_valid(model, optimizer, tmp_path):
-    step = bngrad.training_step(model, optimizer=optimizer, group_updates=True)
+@pytest.mark.parametrize("name", ["sgd", "adamw, groups", "rmsprop, all", "lion", "mixed"])
+def test_the_step_is_valid(model, name, tmp_path):
+    step = bngrad.training_step(model, group_updates=True, **OPTIONS[name][0])
     onnx.checker.check_model(step.model, full_check=True)
     require_well_formed(ir.from_proto(step.model), "the step")
     assert step.model.ir_version >= 10
@@ -122,15 +148,6 @@ def test_the_step_is_valid(model, optimizer, tmp_path):
 
 def test_without_the_option_there_are_no_functions(model):
     assert not bngrad.training_step(model, optimizer="sgd").model.functions
-
-
-@pytest.mark.parametrize("name", ["rmsprop", "lion"])
-def test_other_optimizers_are_refused(model, name):
-    message = (
-        rf"--group-updates \(group_updates=\) is given with the optimizer {name}; expected sgd, adam or adamw"
-    )
-    with pytest.raises(InputError, match=message):
-        bngrad.training_step(model, optimizer=name, group_updates=True)
 
 
 def test_it_needs_functions(model):
@@ -166,6 +183,8 @@ def test_another_function_of_its_name_is_refused(model, change):
         (SGD, 4, 2, None),
         (SGD, 6, 4, None),
         (SGD, 2, 2, "there are 2 tensors and 2 new ones"),
+        (RMSPROP, 10, 8, None),
+        (RMSPROP, 10, 6, "there are 10 tensors and 6 new ones"),
         (ADAM, 8, 6, None),
         (ADAM, 8, 5, "there are 8 tensors and 5 new ones"),
     ],
@@ -173,11 +192,13 @@ def test_another_function_of_its_name_is_refused(model, change):
 def test_inferred_shapes(op, tensors, new, message):
     """A new tensor has the shape of the old one, which comes before the gradients or after them."""
     weights = tensors - new
-    scalars = {"a": [], "b": []} if op == SGD else {"a": [9]}
-    types = dict.fromkeys(scalars, TensorProto.FLOAT if op == SGD else TensorProto.DOUBLE)
-    shapes = scalars | {f"t{i}": [i % weights + 1 if weights else 1] for i in range(tensors)}
+    scalars = {"a": [9]} if op == ADAM else {"a": [], "b": []}
+    types = dict.fromkeys(scalars, TensorProto.DOUBLE if op == ADAM else TensorProto.FLOAT)
+    types["is_applied"] = TensorProto.BOOL
+    shapes = scalars | {"is_applied": []} | {f"t{i}": [i % weights + 1 if weights else 1] for i in range(tensors)}
     outputs = [f"n{i}" for i in range(new)]
-    attributes = {"momentum": 0.9, "weight_decay": 0.0, "nesterov": 0} if op == SGD else {}
+    names = onnx.defs.get_schema(op, 1, "bngrad").attributes
+    attributes = {name: 0 if name in ("nesterov", "centered") else 0.5 for name in names}
     graph = helper.make_graph(
         [helper.make_node(op, list(shapes), outputs, domain="bngrad", **attributes)],
         "g",

@@ -20,6 +20,29 @@ def overflowing(**options):
     return bngrad.training_step(network(), precision="mixed", init_scale=2.0**30, **options)
 
 
+SUMS = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[1,2] x) => (float loss) <float[2] w = {1, 2}, float[2,1] v = {1, 2}> {
+    tiny = Constant <value_float = 1e-36> ()
+    p = MatMul (x, v)
+    q = Mul (p, tiny)
+    r = Mul (x, w)
+    s = Add (q, r)
+    loss = ReduceSum <keepdims = 0> (s)
+}"""
+
+
+@pytest.mark.parametrize("group_updates", [False, True])
+@pytest.mark.parametrize(("factor", "skipped"), [(2.9, 0), (4.0, 1)])
+def test_elements_decide_and_not_their_sum(group_updates, factor, skipped):
+    """With a scale of 2^126 each gradient is finite below a factor of 4; the sum of both is not."""
+    step = bngrad.training_step(
+        onnx.parser.parse_model(SUMS), precision="mixed", init_scale=2.0**126, group_updates=group_updates
+    )
+    trainer = bngrad.Trainer(step, learning_rate=0.1)
+    trainer.step(x=np.full((1, 2), factor, np.float32))
+    assert trainer.state_dict()["scaler/skipped"] == skipped
+
+
 @pytest.mark.parametrize(
     "options", [{"optimizer": "adamw"}, {"accumulate": 2}, {"layout": "flat", "clip_norm": 1.0}]
 )

@@ -29,8 +29,8 @@ class Optimizer(abc.ABC):
     second_moment: ClassVar[str | None] = None
     """The slot whose square root an update divides by."""
 
-    group_op: ClassVar[str | None] = None
-    """The op that makes the updates of many weights, by the same formula; None if there is none."""
+    group_op: ClassVar[str]
+    """The op that makes the updates of many weights, by the same formula."""
 
     @property
     @abc.abstractmethod
@@ -47,8 +47,8 @@ class Optimizer(abc.ABC):
         """Adds the nodes of an update; returns the new value of a weight, then those of its slots."""
 
     def group_scalars(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
-        """Returns the inputs of ``group_op`` before the tensors, for weights with the options of one."""
-        raise NotImplementedError
+        """Returns the inputs of ``group_op`` before its condition, for weights with the options of one."""
+        return nodes.scalars(weight)
 
     def group_attributes(self, options: WeightOptions) -> dict[str, float]:  # noqa: ARG002 - for subclasses
         """Returns the attributes of ``group_op`` for weights with some options."""

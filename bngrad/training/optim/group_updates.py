@@ -16,7 +16,7 @@ from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.overloads import function_of, refuse_old_runtimes
 from bngrad.opset.convolutions import MIN_IR_VERSION
 from bngrad.opset.domain import DOMAIN
-from bngrad.opset.group_updates import SIGNATURES, TYPES
+from bngrad.opset.group_updates import CONDITION, SIGNATURES, TYPES
 from bngrad.training.optim.nodes import UpdateNodes, Weight
 
 if TYPE_CHECKING:
@@ -27,31 +27,32 @@ if TYPE_CHECKING:
     from bngrad.training.options import StepOptions
 
 
-def require_group_updates(optimizer: Optimizer, options: StepOptions) -> None:
-    """Refuses options that ask for an op for the updates where there is none.
+def require_group_updates(options: StepOptions) -> None:
+    """Refuses an op for the updates whose function is left out.
 
     Raises:
-        InputError: The optimizer has none, or the functions of the ops are left out.
+        InputError: The functions of the ops are left out.
     """
-    option = "--group-updates (group_updates=)"
-    if not options.group_updates:
-        return
-    if optimizer.group_op is None:
-        raise InputError(f"{option} is given with the optimizer {optimizer.name}; expected sgd, adam or adamw")
-    if not options.functions:
-        raise InputError(f"{option} needs the functions of the ops; leave out --no-functions")
+    if options.group_updates and not options.functions:
+        raise InputError(
+            "--group-updates (group_updates=) needs the functions of the ops; leave out --no-functions"
+        )
 
 
-def updates_by_groups(model: ir.Model, updates: Updates) -> list[Sequence[ir.Value]]:
+def updates_by_groups(model: ir.Model, updates: Updates, is_applied: ir.Value | None) -> list[Sequence[ir.Value]]:
     """Adds the updates of weights by the op of their optimizer, and its functions to the model.
 
     Weights of a type that the op does not have are updated by nodes of their own.
+
+    Args:
+        model: The model.
+        updates: The updates.
+        is_applied: The bool scalar that is False where weights and slots stay as they are; None for True.
 
     Returns:
         The new value of each weight, then of its slots.
     """
     optimizer, name = updates.optimizer, updates.optimizer.group_op
-    assert name is not None, "`require_group_updates` has refused it"  # noqa: S101
     types = [getattr(ir.DataType, dtype.upper()) for dtype in TYPES[name]]
     groups: dict[object, list[int]] = {}
     new: list[Sequence[ir.Value]] = [()] * len(updates.weights)
@@ -60,9 +61,10 @@ def updates_by_groups(model: ir.Model, updates: Updates) -> list[Sequence[ir.Val
         if dtype in types:
             groups.setdefault((weight.options, dtype), []).append(index)
         else:
-            new[index] = optimizer.update(updates.nodes, weight)
+            new[index] = _applied(updates.make, weight, optimizer.update(updates.nodes, weight), is_applied)
     for number, members in enumerate(groups.values(), 1):
-        values = _update(model, updates, [updates.weights[index] for index in members], str(number))
+        group = [updates.weights[index] for index in members]
+        values = _update(model, updates, group, is_applied, str(number))
         for position, index in enumerate(members):
             new[index] = values[position :: len(members)]
     if groups:
@@ -72,18 +74,21 @@ def updates_by_groups(model: ir.Model, updates: Updates) -> list[Sequence[ir.Val
     return new
 
 
-def _update(model: ir.Model, updates: Updates, group: Sequence[Weight], overload: str) -> Sequence[ir.Value]:
+def _update(
+    model: ir.Model, updates: Updates, group: Sequence[Weight], is_applied: ir.Value | None, overload: str
+) -> Sequence[ir.Value]:
     """Adds the node of a group, and its function; returns the new weights, then their slots."""
     optimizer, options = updates.optimizer, group[0].options
-    name = str(optimizer.group_op)
+    name = optimizer.group_op
     scalars = optimizer.group_scalars(updates.nodes, group[0])
-    graph = _definition(optimizer, group, scalars, model.opset_imports[""])
+    graph = _definition(optimizer, group, scalars, model.opset_imports[""], conditional=is_applied is not None)
     model.functions[DOMAIN, name, overload] = function_of(name, overload, graph, SIGNATURES[name][2])
     weights, gradients, *slots = _columns(group)
     old = [*weights, *(slot for column in slots for slot in column)]
     new = updates.make.outputs_of(
         name,
         *scalars,
+        is_applied,
         *weights,
         *gradients,
         *old[len(weights) :],
@@ -100,10 +105,10 @@ def _update(model: ir.Model, updates: Updates, group: Sequence[Weight], overload
 
 
 def _definition(
-    optimizer: Optimizer, group: Sequence[Weight], scalars: Sequence[ir.Value], opset: int
+    optimizer: Optimizer, group: Sequence[Weight], scalars: Sequence[ir.Value], opset: int, *, conditional: bool
 ) -> ir.Graph:
     """The nodes that update each weight of a group."""
-    names = list(SIGNATURES[str(optimizer.group_op)][0])
+    names = list(SIGNATURES[optimizer.group_op][0])
     arguments = [_like(value, name) for value, name in zip(scalars, names, strict=False)]
     weights = [
         Weight(
@@ -115,12 +120,14 @@ def _definition(
         )
         for index, weight in enumerate(group)
     ]
-    inputs = [*arguments, *(value for column in _columns(weights) for value in column)]
-    graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": opset}, name=str(optimizer.group_op))
+    is_applied = ir.val(CONDITION, ir.DataType.BOOL, [])
+    inputs = [*arguments, is_applied, *(value for column in _columns(weights) for value in column)]
+    graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": opset}, name=optimizer.group_op)
     make = NodesAtEnd(graph, Names(ir.Model(graph, ir_version=MIN_IR_VERSION)), graph.name or "")
     nodes = _FunctionNodes(make, arguments)
-    new = zip(*(optimizer.update(nodes, weight) for weight in weights), strict=True)
-    graph.outputs.extend(value for column in new for value in column)
+    condition = is_applied if conditional else None
+    new = [_applied(make, weight, optimizer.update(nodes, weight), condition) for weight in weights]
+    graph.outputs.extend(value for column in zip(*new, strict=True) for value in column)
     return graph
 
 
@@ -133,6 +140,15 @@ class _FunctionNodes(UpdateNodes):
 
     def coefficients(self, weight: Weight, make: object) -> ir.Value:  # noqa: ARG002 - made outside
         return self._coefficients
+
+
+def _applied(
+    make: NodesAtEnd, weight: Weight, new: Sequence[ir.Value], is_applied: ir.Value | None
+) -> Sequence[ir.Value]:
+    """The new values of a weight and its slots, or the old ones if the condition is False."""
+    if is_applied is None:
+        return new
+    return [make.where(is_applied, *pair) for pair in zip(new, (weight.value, *weight.slots), strict=True)]
 
 
 def _columns(group: Sequence[Weight]) -> list[tuple[ir.Value, ...]]:

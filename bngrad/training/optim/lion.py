@@ -19,6 +19,7 @@ from bngrad.training.optim.ranges import require_range
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from bngrad.training.optim.groups import WeightOptions
     from bngrad.training.optim.nodes import UpdateNodes, Weight
 
 
@@ -36,6 +37,7 @@ class Lion(Optimizer):
     """
 
     name = "lion"
+    group_op = "LionGroupUpdate"
     slots = ("exp_avg",)
 
     beta1: float = option(0.9, "Part of the momentum in the direction of {}")
@@ -58,3 +60,13 @@ class Lion(Optimizer):
         if decay := weight.options.weight_decay:
             direction = op("Add", direction, op("Mul", weight.value, nodes.number(decay, weight)))
         return [nodes.minus(weight, direction), mixed(self.beta2)]
+
+    def group_attributes(self, options: WeightOptions) -> dict[str, float]:
+        """The hyperparameters."""
+        return {
+            "beta1": float(self.beta1),
+            "beta2": float(self.beta2),
+            "one_minus_beta1": float(1 - self.beta1),
+            "one_minus_beta2": float(1 - self.beta2),
+            "weight_decay": float(options.weight_decay),
+        }

@@ -22,6 +22,7 @@ from bngrad.training.optim.ranges import require_range
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from bngrad.training.optim.groups import WeightOptions
     from bngrad.training.optim.nodes import UpdateNodes, Weight
 
 
@@ -45,6 +46,7 @@ class RMSprop(Optimizer):
     name = "rmsprop"
     torch = "RMSprop"
     torch_counts = True
+    group_op = "RmspropGroupUpdate"
     second_moment = "square_avg"
 
     alpha: float = option(0.99, "Decay rate of the mean of squared gradients of {}")
@@ -80,3 +82,14 @@ class RMSprop(Optimizer):
             buffer = op("Mul", old["momentum_buffer"], nodes.number(self.momentum, weight))
             new["momentum_buffer"] = direction = op("Add", buffer, direction)
         return [nodes.minus(weight, direction), *(new[slot] for slot in self.slots)]
+
+    def group_attributes(self, options: WeightOptions) -> dict[str, float]:
+        """The hyperparameters."""
+        return {
+            "alpha": float(self.alpha),
+            "centered": int(self.centered),
+            "eps": float(self.eps),
+            "momentum": float(self.momentum),
+            "one_minus_alpha": float(1 - self.alpha),
+            "weight_decay": float(options.weight_decay),
+        }

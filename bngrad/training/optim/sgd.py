@@ -66,10 +66,6 @@ class SGD(Optimizer):
         direction = nodes.op("Add", g, nodes.op("Mul", buffer, momentum)) if self.nesterov else buffer
         return [nodes.minus(weight, direction), buffer]
 
-    def group_scalars(self, nodes: UpdateNodes, weight: Weight) -> list[ir.Value]:
-        """The learning rate and the factor of gradients."""
-        return nodes.scalars(weight)
-
     def group_attributes(self, options: WeightOptions) -> dict[str, float]:
         """The hyperparameters."""
         return {

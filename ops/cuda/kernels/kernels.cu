@@ -2,9 +2,12 @@
 // driver compiles when it is first used. Names: KIND_rows or KIND_columns, and _wide where vectors have kWide
 // elements.
 #include "cuda/kernels/adam.h"
+#include "cuda/kernels/all_finite.h"
 #include "cuda/kernels/copy.h"
 #include "cuda/kernels/finish.h"
+#include "cuda/kernels/lion.h"
 #include "cuda/kernels/maps.h"
+#include "cuda/kernels/rmsprop.h"
 #include "cuda/kernels/sgd.h"
 #include "cuda/kernels/sums.h"
 
@@ -43,9 +46,12 @@ BNGRAD_MAP(relu_grad_frozen, MapGradFrozen<true>)
 BNGRAD_MAP(grad_grad_training, MapGradGradTraining)
 BNGRAD_MAP(grad_grad_frozen, MapGradGradFrozen)
 // Launched in the modules of float and double only.
-BNGRAD_KERNEL(adam_update, AdamUpdateArguments, (UpdateAdam<Arithmetic<T>>(a)))
+BNGRAD_KERNEL(adam_update, GroupUpdateArguments<AdamFormula>, (UpdateGroup<Arithmetic<T>>(a)))
+BNGRAD_KERNEL(all_finite, AllFiniteArguments, (CheckFinite<Arithmetic<T>>(a)))
 // Launched in the module of float only.
-BNGRAD_KERNEL(sgd_update, SgdUpdateArguments, (UpdateSgd(a)))
+BNGRAD_KERNEL(lion_update, GroupUpdateArguments<LionFormula>, (UpdateGroup<float>(a)))
+BNGRAD_KERNEL(rmsprop_update, GroupUpdateArguments<RmspropFormula>, (UpdateGroup<float>(a)))
+BNGRAD_KERNEL(sgd_update, GroupUpdateArguments<SgdFormula>, (UpdateGroup<float>(a)))
 
 #undef BNGRAD_FORMS
 #undef BNGRAD_SUM

@@ -6,9 +6,15 @@ namespace bngrad::cuda {
 
 template <int kInputs, int kOutputs>
 struct TensorArrays {
-  int64_t count;  // of elements, of each array
+  int64_t count;                // of elements, of each array
+  const void* inputs[kInputs];  // null: there is none
+  void* outputs[kOutputs];      // null: not wanted
+};
+
+template <int kInputs>
+struct TensorArrays<kInputs, 0> {
+  int64_t count;
   const void* inputs[kInputs];
-  void* outputs[kOutputs];  // null: not wanted
 };
 
 template <int kInputs, int kOutputs>
