@@ -96,7 +96,7 @@ MODELS = {
     "an-output-without-a-shape": Message(
         "rewrite",
         GRADIENT.replace("=> (", "=> (float[1] z, ").replace("{\n", "{ z = tf.Unknown(x)\n", 1),
-        "tf.Unknown node '' (outputs z) cannot run on stock ONNX Runtime; keep a training build and pass --target "
+        "tf.Unknown node (outputs z) cannot run on stock ONNX Runtime; keep a training build and pass --target "
         "training",
     ),
 }

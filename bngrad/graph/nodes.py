@@ -50,8 +50,14 @@ def describe(node: ir.Node) -> str:
     if described := node.meta.get(ORIGIN):
         return str(described)
     domain = f"{node.domain}." if node.domain else ""
-    outputs = ", ".join(str(v.name) for v in node.outputs if v.name)
-    return f"{domain}{node.op_type} node {node.name!r} (outputs {outputs})"
+    return node_text(f"{domain}{node.op_type}", node.name, [value.name for value in node.outputs])
+
+
+def node_text(op: str, name: str | None, outputs: Iterable[str | None]) -> str:
+    """Returns a node as messages name it: "Conv node 'c' (outputs y)", without a name "Conv node (outputs y)"."""
+    named = f"{op} node {name!r}" if name else f"{op} node"
+    listed = ", ".join(str(output) for output in outputs if output)
+    return f"{named} (outputs {listed})" if listed else named
 
 
 def counted(nodes: Sequence[ir.Node], what: str) -> str:

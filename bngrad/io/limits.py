@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from bngrad.graph.nodes import node_text
 from bngrad.io.external_files import require_entries
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _require_node(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     texts = (node.name, node.op_type, node.domain, node.overload, *node.input, *node.output)
     _require_names(texts, "a node or a value")
     if len(node.attribute) > MAX_ATTRIBUTES:
-        what = f"{node.op_type} node {node.name!r} has {len(node.attribute)} attributes"
+        what = f"{node_text(node.op_type, node.name, node.output)} has {len(node.attribute)} attributes"
         raise ValueError(f"{what}; expected at most {MAX_ATTRIBUTES}")
     for attribute in node.attribute:
         _require_names((attribute.name, attribute.ref_attr_name), "an attribute")

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from bngrad.errors import ModelError
+from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import nodes_of, subgraphs
 from bngrad.io.tensor_problems import data_problems, invalid_texts
 
@@ -67,7 +68,7 @@ def _problems(model: ir.Model) -> Iterator[str]:
             if isinstance(scope, ir.Graph):
                 for attribute in node.attributes.values():
                     if attribute.is_ref():
-                        yield f"{_named(node)} refers to an attribute of a function, but is not in a function"
+                        yield f"{describe(node)} refers to an attribute of a function, but is not in a function"
 
 
 def _import_problems(model: ir.Model) -> Iterator[str]:
@@ -80,9 +81,9 @@ def _import_problems(model: ir.Model) -> Iterator[str]:
         for node in (scope.graph if isinstance(scope, ir.Model) else scope).all_nodes():
             version = scope.opset_imports.get(node.domain, 1)
             if node.domain == DOMAIN and version != VERSION:
-                yield f"{_named(node)} has opset {DOMAIN} {version}; expected {VERSION}"
+                yield f"{describe(node)} has opset {DOMAIN} {version}; expected {VERSION}"
             elif node.domain == MICROSOFT and version < 1:
-                yield f"{_named(node)} has opset {MICROSOFT} {version}; expected 1 or newer"
+                yield f"{describe(node)} has opset {MICROSOFT} {version}; expected 1 or newer"
     domains: list[object] = [domain for scope in scopes for domain in scope.opset_imports]
     names: list[object] = [name for key in model.functions for name in key]
     yield from invalid_texts("it imports the domain", domains)
@@ -116,7 +117,8 @@ def _domain_problems(model: ir.Model) -> Iterator[str]:
         for node in scope.all_nodes():
             if node.domain == DOMAIN and _signature(node.op_type, node.overload) is None:
                 overload = f" with the overload {node.overload!r}" if node.overload else ""
-                yield f"{_named(node)}{overload} is not an op of {DOMAIN}; expected one of {', '.join(FUNCTIONS)}"
+                ops = ", ".join(FUNCTIONS)
+                yield f"{describe(node)}{overload} is not an op of {DOMAIN}; expected one of {ops}"
 
 
 def _signature(name: str, overload: str) -> tuple[Collection[str], ...] | None:
@@ -137,8 +139,8 @@ def _text_problems(scope: Scope) -> Iterator[str]:
         texts = [node.op_type, node.domain, node.name, node.overload, node.doc_string, *node.attributes]
         texts += [value.name for value in (*node.inputs, *node.outputs) if value is not None]
         texts += [attribute.ref_attr_name for attribute in node.attributes.values()]
-        yield from invalid_texts(f"{_named(node)} has the name", texts)
-        yield from invalid_texts(f"{_named(node)} has the entry", _entries(node.metadata_props))
+        yield from invalid_texts(f"{describe(node)} has the name", texts)
+        yield from invalid_texts(f"{describe(node)} has the entry", _entries(node.metadata_props))
     for graph in graphs:
         items: list[Scope | ir.Value] = [graph, *graph.inputs, *graph.outputs]
         items += graph.initializers.values() if isinstance(graph, ir.Graph) else ()
@@ -170,7 +172,7 @@ def _scope_problems(scope: Scope, preceding: set[ir.Node]) -> Iterator[str]:
     for node in scope:
         for source in node.inputs:
             if source is not None and not _is_given(source) and source.producer() not in preceding:
-                yield f"{_named(node)} reads {source.name!r}, which no preceding node produces"
+                yield f"{describe(node)} reads {source.name!r}, which no preceding node produces"
         for subgraph in subgraphs(node):
             yield from _scope_problems(subgraph, preceding)
         preceding.add(node)
@@ -181,26 +183,27 @@ def _scope_problems(scope: Scope, preceding: set[ir.Node]) -> Iterator[str]:
 
 def _tensor_problems(node: ir.Node) -> Iterator[str]:
     if node.domain in ("", "ai.onnx") and node.op_type == "Constant" and not _is_constant(node):
-        yield f"{_named(node)} has the attributes {', '.join(node.attributes) or 'none'}; expected only its value"
+        names = ", ".join(node.attributes) or "none"
+        yield f"{describe(node)} has the attributes {names}; expected only its value"
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.UNDEFINED:
-            yield f"{_named(node)} has the attribute {attribute.name!r} without a type"
+            yield f"{describe(node)} has the attribute {attribute.name!r} without a type"
         # onnx truncates it to 32 bits, which may give an axis out of range that it does not check.
         if attribute.name == "axis" and isinstance(attribute.value, int) and abs(attribute.value) > _MAX_AXIS:
-            yield f"{_named(node)} has axis {attribute.value}, which is out of range"
+            yield f"{describe(node)} has axis {attribute.value}, which is out of range"
         # Otherwise onnx's shape inference reads before the start of the indices and crashes.
         if attribute.name == "batch_dims" and isinstance(attribute.value, int) and attribute.value < 0:
-            yield f"{_named(node)} has batch_dims {attribute.value}; expected 0 or more"
+            yield f"{describe(node)} has batch_dims {attribute.value}; expected 0 or more"
         # Otherwise onnx's shape inference reads past the end of the outputs and crashes.
-        outputs = len(node.outputs)
-        if attribute.name == "num_outputs" and node.op_type == "Split" and attribute.value != outputs:
-            yield f"{_named(node)} has num_outputs {attribute.value} but {outputs} outputs; expected equal numbers"
+        count = len(node.outputs)
+        if attribute.name == "num_outputs" and node.op_type == "Split" and attribute.value != count:
+            yield f"{describe(node)} has num_outputs {attribute.value} but {count} outputs; expected equal numbers"
         if attribute.type == ir.AttributeType.GRAPH and not len(attribute.value) and not attribute.value.outputs:
-            yield f"the attribute {attribute.name!r} of {_named(node)} is an empty graph"
+            yield f"the attribute {attribute.name!r} of {describe(node)} is an empty graph"
         if attribute.type == ir.AttributeType.TENSOR:
-            yield from data_problems(attribute.value, f"the attribute {attribute.name!r} of {_named(node)}")
+            yield from data_problems(attribute.value, f"the attribute {attribute.name!r} of {describe(node)}")
 
 
 def _is_constant(node: ir.Node) -> bool:
@@ -218,22 +221,22 @@ def _schema_problems(node: ir.Node, version: int) -> Iterator[str]:
         return
     count = len(node.inputs)
     if count > schema.max_input:
-        yield f"{_named(node)} has {count} inputs; expected at most {schema.max_input}"
+        yield f"{describe(node)} has {count} inputs; expected at most {schema.max_input}"
     if len(node.outputs) > schema.max_output:
-        yield f"{_named(node)} has {len(node.outputs)} outputs; expected at most {schema.max_output}"
+        yield f"{describe(node)} has {len(node.outputs)} outputs; expected at most {schema.max_output}"
     for index, formal in enumerate(schema.inputs):
         if formal.option == OpSchema.FormalParameterOption.Single and (
             index >= count or node.inputs[index] is None
         ):
-            yield f"{_named(node)} has no input {index}, which is required"
+            yield f"{describe(node)} has no input {index}, which is required"
     for name, definition in schema.attributes.items():
         attribute = node.attributes.get(name)
         if attribute is None:
             if definition.required:
-                yield f"{_named(node)} has no attribute {name!r}, which is required"
+                yield f"{describe(node)} has no attribute {name!r}, which is required"
         elif (expected := ir.AttributeType(int(definition.type))) != attribute.type:
             got = attribute.type.name
-            yield f"{_named(node)} has the attribute {name!r} of type {got}; expected {expected.name}"
+            yield f"{describe(node)} has the attribute {name!r} of type {got}; expected {expected.name}"
 
 
 def _schema(node: ir.Node, version: int) -> Any | None:  # noqa: ANN401 - onnx does not annotate its result
@@ -242,10 +245,6 @@ def _schema(node: ir.Node, version: int) -> Any | None:  # noqa: ANN401 - onnx d
         return onnx.defs.get_schema(node.op_type, max(1, min(version, 1 << 30)), node.domain)
     except onnx.defs.SchemaError:
         return None
-
-
-def _named(node: ir.Node) -> str:
-    return f"{node.op_type} node {node.name!r}"
 
 
 def _is_given(value: ir.Value) -> bool:

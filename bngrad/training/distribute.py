@@ -135,7 +135,7 @@ def _data_of_rank(graph: ir.Graph, value: ir.Value, state: Collection[str]) -> s
         if node is None or is_collective(node):
             continue
         if node.op_type in RANDOM_OPS and not node.domain:
-            return f"the random node {node.name!r}"
+            return f"the random {describe(node)}"
         dependencies = [value for value in node.inputs if value is not None]
         for inner in (nested for graph in subgraphs(node) for nested in graph.all_nodes()):
             dependencies += [value for value in inner.inputs if value is not None]

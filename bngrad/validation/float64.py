@@ -15,6 +15,7 @@ from onnx.reference.op_run import RuntimeContextError
 from onnx.reference.ops import load_op
 
 from bngrad.errors import InputError, ModelError, UnsupportedNodeError
+from bngrad.graph.nodes import describe
 from bngrad.graph.subgraphs import captured_values
 from bngrad.validation.piecewise_ops import piecewise_ops
 from bngrad.validation.seeding import seed_random_ops
@@ -188,7 +189,7 @@ def _add_input_shape(node: ir.Node) -> None:
     sizes = [] if shape is None else [size for size in shape[2:] if isinstance(size, int)]
     if shape is None or len(sizes) != len(shape) - 2:
         raise UnsupportedNodeError(
-            f"{node.op_type} node {node.name!r}: the spatial dimensions of {node.outputs[0].name!r} are unknown; "
+            f"{describe(node)}: the spatial dimensions of {node.outputs[0].name!r} are unknown; "
             f"add shape information to the model"
         )
     _set(node, ir.AttrInt64s("input_sizes", sizes))

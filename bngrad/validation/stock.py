@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from bngrad.errors import UnsupportedNodeError
-from bngrad.graph.nodes import all_nodes
+from bngrad.graph.nodes import all_nodes, describe
 from bngrad.runtime.device import CPU
 from bngrad.runtime.session import session
 from bngrad.validation.float64 import EvaluationError
@@ -123,7 +123,7 @@ def _unsupported(model: ir.Model) -> str:
         return "the model has bfloat16 inputs or outputs, which ONNX Runtime does not accept as arrays in Python"
     random = next((node for node in all_nodes(model) if draws_random_numbers(node)), None)
     if random is not None:
-        return f"{random.op_type} node {random.name!r} is random, and ONNX Runtime uses other random numbers"
+        return f"{describe(random)} is random, and ONNX Runtime uses other random numbers"
     return ""
 
 

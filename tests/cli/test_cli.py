@@ -577,8 +577,8 @@ BROKEN = {
     "a-value-from-nowhere": (
         TRAINING_GRAPH.replace("sm, si)", "sm, nowhere)"),
         (
-            "a-value-from-nowhere/bad.onnx is not valid: BatchNormalizationGrad node 'backward' reads 'nowhere', "
-            "which no preceding node produces"
+            "a-value-from-nowhere/bad.onnx is not valid: com.microsoft.BatchNormalizationGrad node 'backward' "
+            "(outputs dx, ds, db) reads 'nowhere', which no preceding node produces"
         ),
     ),
     "shapes-that-do-not-fit": (
@@ -587,7 +587,7 @@ BROKEN = {
     ),
     "a-domain-that-is-not-imported": (
         TRAINING_GRAPH.replace("[forward]", "q = mine.Foo(x)\n    [forward]"),
-        "mine.Foo node '' (outputs q) cannot run on stock ONNX Runtime; ",
+        "mine.Foo node (outputs q) cannot run on stock ONNX Runtime; ",
     ),
     "no-opset": (TRAINING_GRAPH, "the model does not import the ai.onnx opset"),
 }

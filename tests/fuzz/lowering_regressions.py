@@ -63,7 +63,7 @@ CASES = {
         """g (float[1,1,3] x, float[1,1,5] w, float[N,5,1] dy, int64[N,5,1] i)
             => (float[1,1,M] y, float[N,4,1] dx) { y = Conv(x, w) shape = Shape(y)
             dx = com.microsoft.GatherNDGrad <batch_dims = 1> (shape, i, dy) }""",
-        "Conv node '' (outputs y) is not valid: its output 'y' has inferred shape [1,1,-1]; expected sizes of 0",
+        "Conv node (outputs y) is not valid: its output 'y' has inferred shape [1,1,-1]; expected sizes of 0",
     ),
     "an-output-shape-of-another-rank": Regression(
         "rewrite",

@@ -28,16 +28,16 @@ CASES = {
         "differentiate",
         f"g (float[N,3] x) => (float[N,3] y) <{PARAMETERS}> "
         "{ y = BatchNormalization <training_mode: float = 1.0> (x, s, b, m, v) }",
-        "BatchNormalization node '' has the attribute 'training_mode' of type FLOAT; expected INT",
+        "BatchNormalization node (outputs y) has the attribute 'training_mode' of type FLOAT; expected INT",
     ),
     "a-missing-input": Regression(
         "differentiate", "g (float[3] x) => (float[3] y) { y = Mul(x) }",
-        "Mul node '' has no input 1, which is required",
+        "Mul node (outputs y) has no input 1, which is required",
     ),
     "too-few-inputs-of-a-bngrad-op": Regression(
         "rewrite",
         "g (float[N,3] x) => (float[3] m) { m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> () }",
-        "BatchNormalizationStatistics node '' has no input 0, which is required",
+        "BatchNormalizationStatistics node (outputs m, s) has no input 0, which is required",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
     ),
     "axes-that-are-no-list": Regression(
@@ -48,7 +48,7 @@ CASES = {
     ),
     "a-split-into-fewer-parts-than-outputs": Regression(
         "inspect", "g (float[6,N] x) => (float[A,N] y, float[B,N] z) { y, z = Split <num_outputs = 1> (x) }",
-        "Split node '' has num_outputs 1 but 2 outputs; expected equal numbers",
+        "Split node (outputs y, z) has num_outputs 1 but 2 outputs; expected equal numbers",
         header='<ir_version: 8, opset_import: ["" : 18]>',
     ),
     "an-epsilon-that-is-infinite": Regression(
@@ -74,7 +74,7 @@ CASES = {
     ),
     "fewer-than-no-batch-dimensions": Regression(
         "inspect", "g (float[N,4] x, int64[N,1] i) => (float[N] y) { y = GatherND <batch_dims = -3> (x, i) }",
-        "GatherND node '' has batch_dims -3; expected 0 or more",
+        "GatherND node (outputs y) has batch_dims -3; expected 0 or more",
     ),
     "axes-that-are-no-integers": Regression(
         "inspect",
@@ -137,13 +137,13 @@ CASES = {
     "a-constant-of-another-type": Regression(
         "rewrite", "g (float[3] x) => (float[3] y) { y = local.F(x) }"
         + function("F (a) => (c) { b = Constant <value: floats = [1.0]> () c = Add(a, b) }"),
-        "Constant node '' has the attributes value; expected only its value",
+        "Constant node (outputs b) has the attributes value; expected only its value",
     ),
     "an-axis-of-more-than-32-bits": Regression(
         "inspect",
         """g (float[2,3] x, float[3] s) => (float[2,3] y) {
             y, mean, inv_std = LayerNormalization <axis = 2147483648> (x, s) }""",
-        "LayerNormalization node '' has axis 2147483648, which is out of range",
+        "LayerNormalization node (outputs y, mean, inv_std) has axis 2147483648, which is out of range",
     ),
     "running-statistics-of-another-shape": Regression(
         "rewrite",
@@ -163,7 +163,7 @@ CASES = {
     ),
     "an-attribute-of-no-type": Regression(
         "differentiate", "g (float[3] x) => (float[3] y) { y = Mul(x, x) }",
-        "Mul node '' has the attribute 'w' without a type",
+        "Mul node (outputs y) has the attribute 'w' without a type",
         lambda m: m.graph.node[0].attribute.append(onnx.AttributeProto(name="w")),
     ),
     "a-foreign-batch-norm-without-outputs": Regression(

@@ -102,7 +102,7 @@ CASES = {
         """g (float[N,3] x) => (float[3] m) { m, s = bngrad.BatchNormalizationStatistics <epsilon = 0.1> () }
             <domain: "bngrad", opset_import: ["" : 17]> BatchNormalizationStatistics <epsilon> (X, axes) => (m, v)
             { m = ReduceMean(X) v = ReduceMean(X) }""",
-        "BatchNormalizationStatistics node '' has no input 0, which is required",
+        "BatchNormalizationStatistics node (outputs m, s) has no input 0, which is required",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 1]>',
     ),
     "functions-in-a-circle-by-an-overload-that-is-not-there": Regression(
@@ -138,7 +138,7 @@ CASES = {
     ),
     "an-import-of-less-than-the-first-version": Regression(
         "differentiate", WEIGHTS.replace("Mul(x, w)", "com.microsoft.Gelu(w)"),
-        "Gelu node '' has opset com.microsoft -1; expected 1 or newer",
+        "Gelu node (outputs y) has opset com.microsoft -1; expected 1 or newer",
         lambda m: [set_field(o, "version", -1) for o in m.opset_import if o.domain == "com.microsoft"],
     ),
     "an-import-of-less-than-the-first-version-that-nothing-uses": Regression(
@@ -155,12 +155,12 @@ CASES = {
         "its functions call each other in a cycle: local.F -> local.F",
     ),
     "an-attribute-of-no-function": Regression(
-        "differentiate", WEIGHTS, "ReduceSum node '' refers to an attribute of a function, but is not in",
+        "differentiate", WEIGHTS, "node (outputs loss) refers to an attribute of a function, but is not in",
         lambda m: set_field(m.graph.node[1].attribute[0], "ref_attr_name", "k"),
     ),
     "a-constant-without-a-value": Regression(
         "rewrite", "g (float[3] x) => (float[3] y) { c = Constant <axis = 1> () y = Add(x, c) }",
-        "Constant node '' has the attributes axis; expected only its value",
+        "Constant node (outputs c) has the attributes axis; expected only its value",
     ),
     "a-tensor-of-no-type": Regression(
         "inspect", WEIGHTS, "is not a valid ONNX model: -1 is not a valid DataType",
@@ -182,7 +182,7 @@ CASES = {
         "rewrite", IF, "no node produces its output 'p'", _remove_branch_output
     ),
     "an-empty-branch": Regression(
-        "inspect", IF, "the attribute 'then_branch' of If node '' is an empty graph",
+        "inspect", IF, "the attribute 'then_branch' of If node (outputs y) is an empty graph",
         lambda m: m.graph.node[0].attribute[0].g.Clear(),
     ),
     "an-op-that-is-not-utf-8": Regression(
@@ -215,7 +215,7 @@ CASES = {
     ),
     "a-constant-with-three-values": Regression(
         "inspect", "g (float[3] x) => (float[3] y) { c, d, e = Constant <value_float = 1.0> () y = Add(x, c) }",
-        "Constant node '' has 3 outputs; expected at most 1",
+        "Constant node (outputs c, d, e) has 3 outputs; expected at most 1",
     ),
     "data-beyond-a-folder-that-is-not-there": Regression(
         "inspect", WEIGHTS, NEEDS_A_FILE + "'nowhere/../data.bin', of tensor 'w': it does not exist",
@@ -248,7 +248,7 @@ CASES = {
         "differentiate",
         "g (float[N,3] x) => (float loss) { y = local.F(x) loss = ReduceSum <keepdims = 0> (y) }"
         + function("F (a, s, b, m, v) => (c) { c = BatchNormalization <training_mode = 1> (a, s, b, m, v) }"),
-        "the model with its functions inlined is not valid: BatchNormalization node 'node' has no input 1",
+        "with its functions inlined is not valid: BatchNormalization node 'node' (outputs y) has no input 1",
     ),
     "data-that-is-not-there": Regression(
         "inspect", WEIGHTS, "its initializer 'w' has no data; expected 4294967296 elements",
@@ -266,7 +266,7 @@ CASES = {
     ),
     "bngrad-op-in-another-version": Regression(
         "rewrite", WEIGHTS.replace("Mul(x, w)", "bngrad.BatchNormalizationGrad(x, w)"),
-        "BatchNormalizationGrad node '' has opset bngrad 0; expected 1",
+        "BatchNormalizationGrad node (outputs y) has opset bngrad 0; expected 1",
         header='<ir_version: 8, opset_import: ["" : 17, "bngrad" : 0]>',
     ),
     "bngrad-op-in-another-version-that-nothing-uses": Regression(
@@ -323,7 +323,7 @@ CASES = {
     ),
     "a-name-of-a-tensor-that-is-not-utf-8": Regression(
         "differentiate", WEIGHTS.replace("y =", "v = Constant <value = float[3] named {1, 2, 3}> () y ="),
-        "the attribute 'value' of Constant node '' has the name b'\\x80amed', which is not valid UTF-8",
+        "the attribute 'value' of Constant node (outputs v) has the name b'\\x80amed', which is not valid UTF-8",
         lambda m: not_utf8(m, b"named"),
     ),
     "an-entry-of-an-output-that-is-not-utf-8": Regression(
@@ -339,7 +339,7 @@ CASES = {
         lambda m: (set_field(m, "doc_string", "noted"), not_utf8(m, b"noted"))[1],
     ),
     "an-entry-that-is-not-utf-8": Regression(
-        "finalize", WEIGHTS, "Mul node '' has the entry b'\\x80alue', which is not valid UTF-8",
+        "finalize", WEIGHTS, "Mul node (outputs y) has the entry b'\\x80alue', which is not valid UTF-8",
         lambda m: (m.graph.node[0].metadata_props.add(key="key", value="value"), not_utf8(m, b"value"))[1],
     ),
     "a-function-that-is-not-utf-8": Regression(

@@ -66,13 +66,13 @@ NOT_MODELS = {
     "no-graph": (onnx.ModelProto(ir_version=8).SerializeToString(), "{} is not an ONNX model: it has no graph"),
     "a-value-from-nowhere": (
         proto(WEIGHTS.replace("z = Add(x, w)", "z = Add(x, q)")).SerializeToString(),
-        "{} is not valid: Add node '' reads 'q', which no preceding node produces",
+        "{} is not valid: Add node (outputs z) reads 'q', which no preceding node produces",
     ),
     "nodes-out-of-order": (
         proto(
             WEIGHTS.replace("z = Add(x, w)", "").replace("y = Mul(z, u)", "y = Mul(z, u) z = Add(x, w)")
         ).SerializeToString(),
-        "{} is not valid: Mul node '' reads 'z', which no preceding node produces",
+        "{} is not valid: Mul node (outputs y) reads 'z', which no preceding node produces",
     ),
     "an-output-from-nowhere": (
         proto(WEIGHTS.replace("(float[4] y)", "(float[4] y, float[4] q)")).SerializeToString(),

@@ -156,7 +156,7 @@ LIMITS = {
     calls: (60, 66, 5000, "its functions call each other 65 deep; expected at most 64"),
     inlined: (200, 100_100, 1_000_000, "nodes after inlining its functions; expected at most 100000"),
     doubling: (6, 17, 60, "nodes after inlining its functions; expected at most 100000"),
-    attributes: (1000, 1001, 50_000, "Own node '' has {} attributes; expected at most 1000"),
+    attributes: (1000, 1001, 50_000, "Own node (outputs y) has {} attributes; expected at most 1000"),
     names: (10_000, 10_001, 900_000, "has a name of {} characters, 'nnnnnnnn"),
     value_names: (10_000, 10_001, 400_000, "has a name of {} characters, 'vvvvvvvv"),
     dimension_names: (10_000, 10_001, 900_000, "has a name of {} characters, 'NNNNNNNN"),

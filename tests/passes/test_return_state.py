@@ -176,7 +176,7 @@ REFUSED = {
                 then_branch = t () => (bool[1] u) { u = com.microsoft.InPlaceAccumulatorV2(buffer, x, reset) },
                 else_branch = e () => (bool[1] v) { v = Identity(reset) }> }""",
         (
-            "com.microsoft.InPlaceAccumulatorV2 node '' (outputs u) cannot be rewritten: it is in a subgraph or a "
+            "com.microsoft.InPlaceAccumulatorV2 node (outputs u) cannot be rewritten: it is in a subgraph or a "
             "function, which cannot return the new value of its buffer; expected it in the main graph"
         ),
     ),

@@ -124,27 +124,27 @@ REFUSED = {
     "shared weight": (
         f"a = Conv (x, w) h = Conv (a, w) {NORM}",
         {"w": (4, 4, 1, 1)},
-        f"{PREFIX} y) cannot be folded: the weight 'w' of Conv node '' (outputs h) is read by other nodes, too",
+        f"{PREFIX} y) cannot be folded: the weight 'w' of Conv node (outputs h) is read by other nodes, too",
     ),
     "padding": (
         f"{FIRST} y = Conv <pads = [1,1,1,1]> (h, w)",
         {"w": (4, 4, 3, 3)},
-        f"{PREFIX} h) cannot be folded: no node computes its input; Conv node '' (outputs y) after it pads",
+        f"{PREFIX} h) cannot be folded: no node computes its input; Conv node (outputs y) after it pads",
     ),
     "no layer": (
         f"h = Relu (x) {NORM}",
         {},
-        f"{PREFIX} y) cannot be folded: Relu node '' (outputs h) computes its input, and not a Conv",
+        f"{PREFIX} y) cannot be folded: Relu node (outputs h) computes its input, and not a Conv",
     ),
     "a transpose after it": (
         f"{FIRST} y = ConvTranspose (h, w)",
         {"w": (4, 4, 3, 3)},
-        f"{PREFIX} h) cannot be folded: no node computes its input; ConvTranspose node '' (outputs y) reads it",
+        f"{PREFIX} h) cannot be folded: no node computes its input; ConvTranspose node (outputs y) reads it",
     ),
     "computed weight": (
         f"k = Mul (w, w) h = Conv (x, k) {NORM}",
         {"w": (4, 4, 1, 1)},
-        f"{PREFIX} y) cannot be folded: the weight of Conv node '' (outputs h) is computed; expected",
+        f"{PREFIX} y) cannot be folded: the weight of Conv node (outputs h) is computed; expected",
     ),
     "computed statistics": (
         f"h = Conv (x, w) k = ReduceMean <axes = [0,2,3], keepdims = 0> (h) [bn] y = {BN} (h, s, b, k, v)",
@@ -154,7 +154,7 @@ REFUSED = {
     "an addition that is no bias": (
         f"a = Conv (x, w) h = Add (a, c) {NORM}",
         {"w": (4, 4, 1, 1), "c": (6, 6)},
-        f"{PREFIX} y) cannot be folded: Add node '' (outputs h) adds more than a number for each channel",
+        f"{PREFIX} y) cannot be folded: Add node (outputs h) adds more than a number for each channel",
     ),
     "an output": (
         f"h = Conv (x, w) {NORM}",

@@ -6,6 +6,8 @@ import re
 
 import onnx
 
+from bngrad.graph.nodes import node_text
+
 _ASSERTION = re.compile(r".*: Assertion `.*` failed: (?P<reason>.+)", re.DOTALL)
 
 
@@ -19,7 +21,7 @@ def conversion_message(model: onnx.ModelProto, error: Exception, minimum: int) -
     """
     (version,) = (imported.version for imported in model.opset_import if not imported.domain)
     node = _culprit(model, minimum)
-    where = "" if node is None else f"{node.op_type} node {node.name!r} (outputs {', '.join(node.output)}): "
+    where = "" if node is None else f"{node_text(node.op_type, node.name, node.output)}: "
     return (
         f"the model imports ai.onnx {version} and cannot be raised to {minimum}: {where}{_reason(error)}; "
         f"export it with opset {minimum} or newer"
