@@ -1,7 +1,8 @@
 """Help texts, written once in Markdown, for ``--help`` and for docs/reference/commands.md.
 
-``--help`` prints them as plain text. The docstring of a command describes it: paragraphs, which are wrapped, and
-lists with the marker "-". A default that click does not know ends an option's text: "  [default: ...]".
+``--help`` prints them as plain text, with the addresses of the documentation. The docstring of a command describes
+it: paragraphs, which are wrapped, and lists with the marker "-". A default that click does not know ends an
+option's text: "  [default: ...]".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import re
 import shlex
 import textwrap
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +21,11 @@ from bngrad.cli.out_of_memory import Commands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_DOCUMENTATION = "Documentation"
+"""The word that begins the paragraph with the pages on a command, and the label of their address."""
+
+_LINK = re.compile(r"\[([^]]*)\]\(([^)\s]*)\)")
 
 OPTIONS, COMMON = "Options", "Common options"
 
@@ -169,7 +176,7 @@ class Group(_Described, Commands):
 
 def plain(text: str) -> str:
     """Returns Markdown as plain text: links and code are replaced by their text."""
-    return re.sub(r"\[([^]]*)\]\([^)\s]*\)", r"\1", text).replace("`", "")
+    return _LINK.sub(r"\1", text).replace("`", "")
 
 
 def paragraphs(command: click.Command) -> list[str]:
@@ -204,6 +211,22 @@ def option_groups(command: click.Command, context: click.Context) -> dict[str, l
     return groups | {COMMON: common}
 
 
+def _documentation(paragraph: str, indent: str, width: int) -> str:
+    """Returns the lines of a paragraph on the documentation, with addresses; empty for another paragraph."""
+    from bngrad.reports.rules import project_url
+
+    base = project_url(_DOCUMENTATION) if paragraph.startswith(f"{_DOCUMENTATION}:") else None
+    if base is None:
+        return ""
+    lines = [f"{indent}{_DOCUMENTATION}:"]
+    for title, page in _LINK.findall(paragraph):
+        path = normpath(f"reference/{page}").replace(".md", ".html")  # from docs/reference/commands.md
+        line = f"{indent}{title}: {base}{path}"
+        # An address that is broken cannot be followed.
+        lines += [line] if len(line) <= width else [f"{indent}{title}:", f"{indent}{base}{path}"]
+    return "\n".join(lines) + "\n"
+
+
 def _write_description(command: click.Command, _context: click.Context, formatter: click.HelpFormatter) -> None:
     for paragraph in paragraphs(command):
         formatter.write_paragraph()
@@ -219,6 +242,8 @@ def _write_description(command: click.Command, _context: click.Context, formatte
                         break_on_hyphens=False,
                     )
                     formatter.write(text + "\n")
+            elif lines := _documentation(" ".join(paragraph.split()), indent, formatter.width):
+                formatter.write(lines)
             else:
                 formatter.write_text(plain(" ".join(paragraph.split())))
 

@@ -60,6 +60,21 @@ def test_the_help_has_the_address_of_the_documentation(capsys):
     assert f" {project_url('Documentation')}." in capsys.readouterr().out
 
 
+DOCUMENTED = [name for name, command in COMMANDS.items() if "Documentation: " in (command.help or "")]
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_the_help_of_a_command_has_the_addresses_of_its_pages(name, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert run([*name.split(), "--help"]) == 0
+    base = project_url("Documentation")
+    addresses = [word for word in capsys.readouterr().out.split() if word.startswith(base)]
+    links = re.findall(r"\[([^]]*)\]\(\.\./([^)]*)\)", COMMANDS[name].help.partition("Documentation: ")[2])
+    assert addresses == [base + page.replace(".md", ".html") for _, page in links]
+    assert all((ROOT / "docs" / page.partition("#")[0]).exists() for _, page in links)
+
+
 def test_commands_are_listed_in_order_of_use_with_one_line_each(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
