@@ -40,6 +40,7 @@ from bngrad.passes.imports.tensorflow.gradients import ImportTensorflowGradients
 from bngrad.passes.lower import LOWERINGS, lower_training
 from bngrad.passes.lower.batched_conv_op import BatchedConvOpPass, weights_of_gradients
 from bngrad.passes.lower.conv_grad_op import ConvGradOpPass
+from bngrad.passes.lower.conv_transpose_grad_op import ConvTransposeGradOpPass
 from bngrad.passes.lower.depthwise_op import DepthwiseOpPass
 from bngrad.passes.lower.lower_training import LowerTrainingPass, is_lowered
 from bngrad.passes.lower.max_pool_grad_op import MaxPoolGradOpPass
@@ -283,7 +284,8 @@ def for_target(
     require_possible(result)
     if target == "stock":
         # Each has a kernel where the other has none: on GPUs, and on CPUs.
-        result = _run(result, ConvGradOpPass() if conv_grad or channels_last else MaxPoolGradOpPass())
+        of_device = (ConvTransposeGradOpPass(), ConvGradOpPass())
+        result = _run(result, *(of_device if conv_grad or channels_last else [MaxPoolGradOpPass()]))
     if memory == "lean" and target == "stock" and not RecomputePass()(result).modified:
         warn(["memory 'lean' keeps as much as 'full': the model has no value that is cheap to compute again"])
     # Not for a GPU, which has kernels of Conv.

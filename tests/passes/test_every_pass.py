@@ -53,6 +53,8 @@ MODELS = {
         { [a] du = com.microsoft.ReluGrad (dy, y) [b] dx = com.microsoft.TanhGrad (du, y) }""",
     "ConvGradOpPass": """g (float[N,2,4] dy, float[N,3,4] x, float[2,3,1] w) => (float[2,3,1] dw)
         { [a] dx, dw = com.microsoft.ConvGrad (dy, x, w) }""",
+    "ConvTransposeGradOpPass": """g (float[N,3,4] dy, float[N,2,4] x, float[2,3,1] w) => (float[2,3,1] dw)
+        { [a] dx, dw = com.microsoft.ConvTransposeGrad (dy, x, w) }""",
     "BatchedConvOpPass": """g (float[N,2,4] x, float[2,3,1] w) => (float[N,3,4] y)
         { v = Neg (w) [t] y = ConvTranspose (x, v) }""",
     "DepthwiseOpPass": """g (float[N,2,4] dy, float[N,2,4] x, float[2,1,1] w) => (float[2,1,1] dw)

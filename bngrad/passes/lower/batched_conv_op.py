@@ -22,6 +22,7 @@ from bngrad.opset.known_shapes import known_shape
 from bngrad.opset.ort_dialect import MICROSOFT
 from bngrad.passes.base import Context, RewritePass
 from bngrad.passes.lower.conv_grad_op import attributes_of, has_fixed_pads
+from bngrad.passes.lower.conv_transpose_grad_op import has_declared_pads, transposed_attributes
 from bngrad.passes.lower.site import Site
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 _OPS = {("", standard): name for name, standard in STANDARD.items()}
 _GRADIENTS = ((MICROSOFT, "ConvGrad"), (MICROSOFT, "ConvTransposeGrad"))
-_DECLARED = ("", "NOTSET", "VALID")
-"""The values of auto_pad with which a ConvTranspose has the declared padding."""
 _MOST_PIXELS = 64
 """The windows of an image up to which the ops are faster."""
 
@@ -93,7 +92,7 @@ class BatchedConvOpPass(RewritePass):
         if (DOMAIN, name, "") not in functions:
             functions[DOMAIN, name, ""] = function_of(name, "", function(name, context.opset), SIGNATURES[name][2])
         x, w = site.x(0), site.x(1)
-        attributes = _transposed_attributes(site, w) if name == TRANSPOSE else _attributes(site, x, w)
+        attributes = transposed_attributes(site, w) if name == TRANSPOSE else _attributes(site, x, w)
         (y,) = site.outputs_of(name, x, w, outputs=["Y"], domain=DOMAIN, **attributes)
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             bias = site.op("Unsqueeze", site.x(2), site.int64(list(range(1, 1 + len(attributes["kernel_shape"])))))
@@ -117,28 +116,10 @@ def _has_attributes(node: ir.Node, name: str, x: ir.Value) -> bool:
         return False
     if name == CONV:
         return has_fixed_pads(node, x)
-    mode, strides = read_attribute(node, "auto_pad", "NOTSET"), read_attribute(node, "strides", ())
-    added = read_attribute(node, "output_padding", ())
-    fits = all(0 <= number < stride for number, stride in zip(added, strides or [1] * len(added), strict=False))
-    return fits and mode in _DECLARED and not read_attribute(node, "output_shape", ())
+    return has_declared_pads(node)
 
 
 def _attributes(site: Site, x: ir.Value, w: ir.Value) -> dict[str, Any]:
     attributes = attributes_of(site, x, site.node.outputs[0], w)
     del attributes["group"]
     return attributes
-
-
-def _transposed_attributes(site: Site, w: ir.Value) -> dict[str, Any]:
-    """The attributes of a ConvTranspose with their defaults."""
-    kernel = list(static_shape(w) or ())[2:]
-    rank = len(kernel)
-    ones, zeros = [1] * rank, [0] * rank
-    declared = [] if site.attribute("auto_pad", "NOTSET") == "VALID" else site.attribute("pads", ())
-    return {
-        "dilations": list(site.attribute("dilations", ())) or ones,
-        "kernel_shape": kernel,
-        "output_padding": list(site.attribute("output_padding", ())) or zeros,
-        "pads": list(declared) or zeros * 2,
-        "strides": list(site.attribute("strides", ())) or ones,
-    }
