@@ -35,7 +35,7 @@ class Column:
     name: bool = False
     """True if cells are names, which may be long: they get a line of their own if the columns do not fit."""
     optional: bool = False
-    """True if the column can be left out when the columns do not fit."""
+    """True if the column can be left out of a table that would not fit; a line above it says so."""
 
 
 def print_table(
@@ -49,9 +49,12 @@ def print_table(
     """Prints a table in the first of these forms that fits the width of the console; no cell is ever cut.
 
     1. All columns.
-    2. Without optional columns, and without text columns that are the same in all rows: a line above has these.
+    2. Without text columns that are the same in all rows, which a line above has, and without optional columns,
+       which it names.
     3. Names on lines of their own, each above the other cells of its row.
     4. The same with the headings in each row, wrapped.
+
+    The third leaves out optional columns, too, if it fits only so; the last has all.
 
     Args:
         console: The console.
@@ -67,15 +70,21 @@ def print_table(
     if _fits(table, console):
         console.print(table)
         return
-    columns, rows, common = _without_common(columns, rows)
-    if common:
-        console.print(Text("; ".join(f"{heading}: {cell}" for heading, cell in common.items())), overflow="fold")
+    columns, rows, remarks = _without_common(columns, rows)
     columns = [_narrow(column, rows, index) for index, column in enumerate(columns)]
-    table = _table(columns, rows, style)
-    if _fits(table, console):
+    required = [index for index, column in enumerate(columns) if not column.optional]
+    few = [columns[index] for index in required], [[row[index] for index in required] for row in rows]
+    table = _table(*few, style)
+    is_table = _fits(table, console)
+    is_few = is_table or (_fits_by_row(*few, console) and not _fits_by_row(columns, rows, console))
+    if is_few and (left_out := [column.heading.replace("\n", " ") for column in columns if column.optional]):
+        remarks += [f"no room for {', '.join(left_out)}"]
+    if remarks:
+        console.print(Text("; ".join(remarks)), overflow="fold")
+    if is_table:
         console.print(table)
     else:
-        _print_by_row(console, columns, rows)
+        _print_by_row(console, *(few if is_few else (columns, rows)))
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], style: box.Box) -> Table:
@@ -94,15 +103,15 @@ def _fits(table: Table, console: Console) -> bool:
 
 def _without_common(
     columns: Sequence[Column], rows: Sequence[Sequence[str]]
-) -> tuple[list[Column], list[list[str]], dict[str, str]]:
-    """Leaves out optional and empty columns, and text columns with one value, which are returned by heading."""
-    kept, common = [], {}
+) -> tuple[list[Column], list[list[str]], list[str]]:
+    """Leaves out empty columns, and text columns with one value, which it returns with their headings."""
+    kept, common = [], []
     for index, column in enumerate(columns):
         values = {row[index] for row in rows}
-        if column.optional or values == {""}:
+        if values == {""}:
             continue
         if len(rows) > 1 and len(values) == 1 and not (column.right or column.name):
-            common[column.heading] = rows[0][index]
+            common.append(f"{column.heading}: {rows[0][index]}")
         else:
             kept.append(index)
     return [columns[index] for index in kept], [[row[index] for index in kept] for row in rows], common
@@ -114,18 +123,29 @@ def _narrow(column: Column, rows: Sequence[Sequence[str]], index: int) -> Column
     return replace(column, heading="\n".join(textwrap.wrap(column.heading, width, break_long_words=False)))
 
 
-def _print_by_row(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Prints each row below its names, in columns if these fit; names that several rows share are printed once."""
+def _by_row(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> tuple[list[tuple[str, ...]], list[int]]:
+    """Returns the lines of the headings of all columns but names, then their cells by row; and their widths."""
     others = [index for index, column in enumerate(columns) if not column.name]
     headings = [columns[index].heading.split("\n") for index in others]
     height = max(map(len, headings), default=0)
     lines = list(zip(*([""] * (height - len(heading)) + heading for heading in headings), strict=True))
-    cells = [tuple(row[index] for index in others) for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, *cells, strict=True)]
-    right = [columns[index].right for index in others]
-    aligned = bool(others) and 2 + sum(widths) + 2 * (len(others) - 1) <= console.width
+    lines += [tuple(row[index] for index in others) for row in rows]
+    return lines, [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+
+
+def _fits_by_row(columns: Sequence[Column], rows: Sequence[Sequence[str]], console: Console) -> bool:
+    _, widths = _by_row(columns, rows)
+    return bool(widths) and 2 + sum(widths) + 2 * (len(widths) - 1) <= console.width
+
+
+def _print_by_row(console: Console, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Prints each row below its names, in columns if these fit; names that several rows share are printed once."""
+    lines, widths = _by_row(columns, rows)
+    headings, cells = lines[: len(lines) - len(rows)], lines[len(lines) - len(rows) :]
+    right = [column.right for column in columns if not column.name]
+    aligned = _fits_by_row(columns, rows, console)
     if aligned:
-        for line in lines:
+        for line in headings:
             console.print(Text(_aligned(line, widths, right), "bold"))
     before = None
     for row, values in zip(rows, cells, strict=True):
@@ -137,8 +157,9 @@ def _print_by_row(console: Console, columns: Sequence[Column], rows: Sequence[Se
         if aligned:
             console.print(Text(_aligned(values, widths, right)))
         else:
-            pairs = zip((" ".join(heading) for heading in headings), values, strict=True)
-            for part in _wrapped([f"{heading} {value}" for heading, value in pairs if value], console.width - 2):
+            titles = [column.heading.replace("\n", " ") for column in columns if not column.name]
+            pairs = [f"{title} {value}" for title, value in zip(titles, values, strict=True) if value]
+            for part in _wrapped(pairs, console.width - 2):
                 console.print(Text(f"  {part}"), no_wrap=True)
 
 

@@ -48,7 +48,7 @@ FORMS = {
     "without-common-and-optional-columns": (
         95,
         [
-            ["op:", "BatchNorm"],
+            ["op:", "BatchNorm;", "no", "room", "for", "spread"],
             ["max"],
             ["layer", "mode", "error"],
             [LONG, "training", "1.5"],
@@ -60,11 +60,11 @@ FORMS = {
         [
             ["op:", "BatchNorm"],
             ["max"],
-            ["mode", "error"],
+            ["mode", "error", "spread"],
             [LONG],
-            ["training", "1.5"],
+            ["training", "1.5", "0.1"],
             ["stem.bn"],
-            ["frozen", "0.5"],
+            ["frozen", "0.5", "0.2"],
         ],
     ),
     "headings-in-each-row": (
@@ -76,10 +76,12 @@ FORMS = {
             [LONG[32:48]],
             [LONG[48:]],
             ["mode", "training,"],
-            ["max", "error", "1.5"],
+            ["max", "error", "1.5,"],
+            ["spread", "0.1"],
             ["stem.bn"],
             ["mode", "frozen,"],
-            ["max", "error", "0.5"],
+            ["max", "error", "0.5,"],
+            ["spread", "0.2"],
         ],
     ),
 }
@@ -107,6 +109,19 @@ def test_a_name_that_rows_share_is_printed_once():
     ]
     printed = [line for line in lines(COLUMNS, rows, 66) if line.startswith((LONG, "stem"))]
     assert printed == [LONG, "stem", LONG]
+
+
+def test_what_has_no_room_is_said_if_it_is_not_empty():
+    columns = [Column("layer", name=True), Column("spread", right=True, optional=True)]
+    columns += [Column("largest error", right=True, optional=True)]
+    rows = [("a" * 30, "1", ""), ("b", "2", "")]
+    assert lines(columns, rows, 36)[0] == "no room for spread"
+    rows = [("a" * 30, "1", "3"), ("b", "2", "4")]
+    assert lines(columns, rows, 36)[0] == "no room for spread, largest error"
+    for width in (80, 20):  # all columns, or rows of lines
+        printed = " ".join(lines(columns, rows, width))
+        assert "no room" not in printed
+        assert {"spread", "3", "4"} <= {*printed.replace(",", "").split()}
 
 
 def test_empty_columns_are_left_out():
