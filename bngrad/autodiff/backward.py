@@ -9,6 +9,7 @@ from bngrad.graph.node_reader import dtype_of
 from bngrad.graph.node_site import NodeSite
 from bngrad.graph.nodes import ORIGIN, describe
 from bngrad.opset.gradient_names import gradient_node_prefix
+from bngrad.passes.prepare.complete_types import infer_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -168,6 +169,11 @@ class Backward(NodeSite):
     def add_function(self, function: ir.Function) -> None:
         """Adds a copy of a function to the model, if it has none of its name."""
         self._context.model.functions.setdefault(function.identifier(), function.clone())
+
+    def infer_types(self, nodes: Iterable[ir.Node]) -> None:
+        """Infers the types and shapes of new nodes, in order, as far as onnx can."""
+        for node in nodes:
+            infer_outputs(node, self._context.model)
 
     def refuse(self, reason: str) -> NoReturn:
         """Raises the error that this node has no gradient, with the reason.

@@ -80,12 +80,40 @@ def rule_from_function(
             **back.attributes(),
         )
         back.add_function(function)
+        _infer_results(proto, [*node.inputs, *outputs, *outputs], list(back.attributes().values()), results)
         gradients: list[ir.Value | None] = [None] * len(node.inputs)
         for index, result in zip(indices, results, strict=True):
             gradients[index] = result if back.needs(index) else None
         return gradients
 
     return rule
+
+
+def _infer_results(
+    proto: onnx.FunctionProto,
+    inputs: Sequence[ir.Value | None],
+    attributes: Sequence[ir.Attr],
+    results: Sequence[ir.Value],
+) -> None:
+    """Infers the types and shapes of the results of a function, as far as onnx can."""
+    try:
+        types = onnx.shape_inference.infer_function_output_types(
+            proto,
+            [onnx.TypeProto() if value is None else ir.serde.serialize_value(value).type for value in inputs],
+            [ir.to_proto(attribute) for attribute in attributes],
+        )
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):
+        return  # ONNX Runtime reports the reason
+    for value, kind in zip(results, types, strict=True):
+        if kind.WhichOneof("value") is not None:
+            value.type = ir.serde.deserialize_type_proto_for_type(kind)
+            value.shape = ir.serde.deserialize_type_proto_for_shape(kind)
 
 
 def inline_rules(model: ir.Model) -> None:

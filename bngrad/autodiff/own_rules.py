@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -13,6 +14,8 @@ from bngrad.autodiff.function_rules import function_attributes, rule_from_functi
 from bngrad.autodiff.rule import Rule
 from bngrad.autodiff.rules import RULES
 from bngrad.errors import InputError
+from bngrad.graph.nodes import describe
+from bngrad.opset.known_shapes import known_shape, may_be_equal, size_text, type_text
 from bngrad.opset.op_attributes import ANY
 
 if TYPE_CHECKING:
@@ -38,7 +41,8 @@ def gradient(
 
     A Python function takes a `bngrad.Backward`: the node, the gradients of its outputs, and methods that make
     nodes of the backward pass. It returns a list with a value for each input of the node: the gradient with
-    respect to it, of its type and shape, or None where that is 0 or not needed.
+    respect to it, of its type and shape, or None where that is 0 or not needed. `differentiate` refuses another
+    type or shape by an InputError, as far as it can infer them.
 
     A function of ONNX, an `onnx.FunctionProto` or one of onnxscript, takes the inputs of the node, its outputs,
     and the gradients of its outputs. It returns the gradients of ``inputs``, in this order. Its attributes are
@@ -86,7 +90,7 @@ def gradient(
 
         @functools.wraps(rule)
         def checked(back: Backward) -> Gradients:
-            return _checked(rule(back), len(back.node.inputs), op)
+            return _checked(rule, back, op)
 
         RULES[key] = Rule(
             checked,
@@ -104,8 +108,16 @@ def has_own_rules() -> bool:
     return len(RULES) > len(_BUILT_IN)
 
 
-def _checked(gradients: Gradients, count: int, op: str) -> Gradients:
-    """Returns what a rule returned, if that is a value or None for each input."""
+def _checked(rule: RuleFunction, back: Backward, op: str) -> Gradients:
+    """Returns what a rule returns, if that is a value or None for each input, of its type as far as that is known.
+
+    Raises:
+        InputError: It is something else.
+    """
+    graph, count = back.node.graph, len(back.node.inputs)
+    assert graph is not None, "the forward node is in a graph"  # noqa: S101
+    before = len(graph)
+    gradients = rule(back)
     if not isinstance(gradients, list | tuple) or len(gradients) != count:
         number = f"{len(gradients)} values" if isinstance(gradients, list | tuple) else repr(gradients)
         raise InputError(f"the gradient rule of {op} returned {number}; expected a list of {count}, one an input")
@@ -114,4 +126,23 @@ def _checked(gradients: Gradients, count: int, op: str) -> Gradients:
             raise InputError(
                 f"the gradient rule of {op} returned {value!r}; expected values that its Backward made"
             )
+    back.infer_types(reversed([*islice(reversed(graph), len(graph) - before)]))
+    for index, (value, x) in enumerate(zip(gradients, back.node.inputs, strict=True)):
+        if value is not None and x is not None and back.needs(index) and not _may_have_type_of(value, x):
+            raise InputError(
+                f"the gradient rule of {op} returned a gradient of input {index}, {x.name!r}, that is "
+                f"{type_text(value)}; expected {type_text(x)}, the type of the input of {describe(back.node)}"
+            )
     return gradients
+
+
+def _may_have_type_of(value: ir.Value, x: ir.Value) -> bool:
+    """Returns whether a value has the type and shape of another one, as far as both are known."""
+    if None not in (value.dtype, x.dtype) and value.dtype != x.dtype:
+        return False
+    shape, expected = known_shape(value), known_shape(x)
+    if shape is None or expected is None:
+        return True
+    # A size of 1 would be broadcast to that of any number of samples.
+    of_one = (m == 1 and isinstance(n, str) and size_text(n) != "?" for m, n in zip(shape, expected, strict=False))
+    return may_be_equal(shape, expected) and not any(of_one)

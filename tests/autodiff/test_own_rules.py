@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import onnx.parser
+import onnx_ir as ir
 import onnxruntime
 import onnxscript
 import pytest
@@ -82,6 +83,81 @@ def test_attributes(register, attributes, accepted):
 )
 def test_what_a_rule_returns_is_checked(register, returned, message):
     register("com.microsoft", "Inverse")(returned)
+    with pytest.raises(InputError, match=re.escape(message)):
+        bngrad.differentiate(onnx.parser.parse_model(MODEL % ""), wrt=["x"])
+
+
+MIXED = """<ir_version: 8, opset_import: ["" : 18, "my" : 1]>
+g (float[N, 3] x, float[3] w, float16[N, 3] h) => (float loss) <float[N, 3] y> {
+  y = my.Mixed (x, w, h)
+  loss = ReduceSum <keepdims = 0> (y)
+}"""
+
+
+def mixed(back: bngrad.Backward):
+    """Of inputs of several types and shapes."""
+    return [
+        back.dY,
+        back.op("ReduceSum", back.dY, back.int64([0]), keepdims=0),
+        back.cast(back.dY, ir.DataType.FLOAT16),
+    ]
+
+
+def twice(back: bngrad.Backward):
+    return back.op("Concat", back.dY, back.dY, axis=1)
+
+
+WRONG = {
+    "not summed": ({1: lambda back: back.dY}, "input 1, 'w', that is float[N, 3]; expected float[3]"),
+    "a number": (
+        {0: lambda back: back.op("ReduceMean", back.dY, keepdims=0)},
+        "input 0, 'x', that is float[]; expected float[N, 3]",
+    ),
+    "of one sample": (
+        {0: lambda back: back.op("ReduceMean", back.dY, back.int64([0]), keepdims=1)},
+        "input 0, 'x', that is float[1, 3]; expected float[N, 3]",
+    ),
+    "the sum of another axis": (
+        {1: lambda back: back.op("ReduceSum", twice(back), back.int64([0]), keepdims=0)},
+        "input 1, 'w', that is float[6]; expected float[3]",
+    ),
+    "another type": ({2: lambda back: back.dY}, "input 2, 'h', that is float[N, 3]; expected float16[N, 3]"),
+    "a constant": ({1: lambda back: back.int64([1, 2, 3])}, "input 1, 'w', that is int64[3]; expected float[3]"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_gradient_of_another_type_or_shape_is_refused(register, case):
+    changed, message = WRONG[case]
+    register("my", "Mixed", inputs=None)(
+        lambda back: [changed[i](back) if i in changed else value for i, value in enumerate(mixed(back))]
+    )
+    expected = f"the gradient rule of my.Mixed returned a gradient of {message}, the type of the input"
+    with pytest.raises(InputError, match=re.escape(expected)):
+        bngrad.differentiate(onnx.parser.parse_model(MIXED), wrt=["x", "w", "h"])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        mixed,
+        lambda back: [back.dY, back.outputs_of("Sum", back.dY, outputs=["s"], domain="my")[0], mixed(back)[2]],
+        lambda back: [back.dY, None, None],
+        lambda back: [back.dY, back.dY if back.needs(1) else None, back.dY],
+    ],
+    ids=["right", "of an unknown op", "of zero", "of inputs that need none"],
+)
+def test_a_gradient_of_the_type_or_an_unknown_one_is_taken(register, rule):
+    register("my", "Mixed", inputs=None)(rule)
+    names = ["x", "w", "h"] if rule is mixed else ["x"]
+    graph = bngrad.differentiate(onnx.parser.parse_model(MIXED), wrt=names)
+    assert {value.name for value in graph.graph.output} >= {f"{name}_grad" for name in names}
+
+
+def test_the_type_of_a_function_of_onnx_is_checked(register):
+    rule = (INVERSE_GRAD % 18).replace("Neg (b)", "ReduceSum (b)")
+    register("com.microsoft", "Inverse")(onnx.parser.parse_function(rule))
+    message = "input 0, 'x', that is float[1, 1, 1]; expected float[N, 3, 3], the type of the input"
     with pytest.raises(InputError, match=re.escape(message)):
         bngrad.differentiate(onnx.parser.parse_model(MODEL % ""), wrt=["x"])
 
@@ -209,7 +285,7 @@ def test_a_function_of_an_older_opset_is_a_rule_of_newer_models(register, opset)
     [
         (INVERSE_GRAD % 23, "imports version 23 of the ops of ai.onnx, and the model 18, in which they differ; "),
         (
-            (INVERSE_GRAD % 13).replace("Neg (b)", "ReduceMax <axes = [1], keepdims = 0> (b)"),
+            (INVERSE_GRAD % 13).replace("dx = Neg (b)", "m = ReduceMax <axes = [1]> (b) dx = Sub (m, b)"),
             "imports version 13 of the ops of ai.onnx, and the model 18, in which they differ; register a",
         ),
     ],
