@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.console import print_json
+from bngrad.cli.console import count_text, print_json
 from bngrad.cli.help import Command
 from bngrad.cli.options import option, options_of
 from bngrad.cli.shell_completion import complete_files
@@ -99,8 +99,8 @@ def average_command(
         }
         print_json(document)
     else:
-        kinds = f"{len(states)} state{'s' if len(states) > 1 else ''}"
-        click.echo(visible(f"{path}: the average of {kinds}, {len(result)} tensors each"))
+        kinds, tensors = count_text(len(states), "state"), count_text(len(result), "tensor")
+        click.echo(visible(f"{path}: the average of {kinds}, {tensors} each"))
         total = sum(shares)
         for state, share in zip(states, shares, strict=True):
             click.echo(visible(f"  {state}: weight {share:g}, {share / total:.2%}"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.console import count_text, print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.options import DATA, data_option, external_data_option, model_argument, option, options_of
 from bngrad.reports.visible import visible
@@ -123,7 +123,7 @@ def _lines(
         "mode": options.mode,
         "momentum": options.momentum,
         "epsilon": options.epsilon,
-        "ghost batches": f"{options.ghost} samples"
+        "ghost batches": count_text(options.ghost, "sample")
         if options.ghost
         else None
         if options.ghost is None
@@ -131,8 +131,7 @@ def _lines(
         "folded": len(result.folded) if options.fold else None,
     }
     shown = ", ".join(f"{name} {value}" for name, value in edits.items() if value is not None)
-    count = len(result.batch_norms)
-    yield f"{path}: {count} batch norm{'s' if count > 1 else ''}: {shown}"
+    yield f"{path}: {count_text(len(result.batch_norms), 'batch norm')}: {shown}"
     yield from (f"  {name} into {layer}" for name, layer in result.folded.items())
     yield from (f"  {name} stays: {reason}" for name, reason in result.kept.items())
     if errors is None:
@@ -142,5 +141,5 @@ def _lines(
     for error in errors:
         yield (
             f"{error.output}: at most {error.max_error:.3g} off, {error.mean_error:.3g} on average, "
-            f"{error.relative_error:.3g} of its largest value, on {samples} samples"
+            f"{error.relative_error:.3g} of its largest value, on {count_text(samples or 0, 'sample')}"
         )

@@ -48,6 +48,17 @@ def printing() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def count_text(number: int, noun: str, plural: str = "s") -> str:
+    """Returns a number of things, "1 weight" or "1,234 weights".
+
+    Args:
+        number: The number.
+        noun: The word for one.
+        plural: What the word for several has in addition.
+    """
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
+
+
 def print_text(text: str) -> None:
     """Prints a line on stdout, wrapped by words in a terminal that is narrower."""
     click.echo(visible(text) if not sys.stdout.isatty() else textwrap.fill(visible(text), stdout_console().width))

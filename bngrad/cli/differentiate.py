@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.console import count_text, print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import (
@@ -97,8 +97,9 @@ def differentiate_command(
         print_json(document)
     else:
         running = result.running_statistics
-        statistics = f", {len(running)} running statistics" if running else ""
-        gradients = f"the gradient of {result.loss} with respect to {len(result.gradients)} values"
+        statistics = f", {count_text(len(running), 'running statistic')}" if running else ""
+        values = count_text(len(result.gradients), "value")
+        gradients = f"the gradient of {result.loss} with respect to {values}"
         click.echo(visible(f"{path}: {gradients}{statistics}"))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.console import count_text, print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
     external_data_option,
@@ -103,4 +103,4 @@ def finalize_command(
         print_json(document)
     else:
         kept = f", {len(result.kept)} unchanged" if result.kept else ""
-        click.echo(f"{path}: {len(result.weights)} new values{kept}")
+        click.echo(f"{path}: {count_text(len(result.weights), 'new value')}{kept}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.console import count_text, print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.options import DATA, data_option, external_data_option, model_argument, option, options_of
 from bngrad.reports.visible import visible
@@ -81,7 +81,7 @@ def restore_command(
         }
         print_json(document)
         return
-    count = len(result.batch_norms)
-    click.echo(visible(f"{path}: {count} new batch norm{'s' if count > 1 else ''}, from {len(dataset)} samples"))
+    norms, samples = count_text(len(result.batch_norms), "new batch norm"), count_text(len(dataset), "sample")
+    click.echo(visible(f"{path}: {norms}, from {samples}"))
     for layer, name in result.batch_norms.items():
         click.echo(visible(f"  {name} after {layer}"))

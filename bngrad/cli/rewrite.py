@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings, stdout_console
+from bngrad.cli.console import count_text, print_json, print_warnings, stdout_console
 from bngrad.cli.help import Command
 from bngrad.cli.options import (
     external_data_option,
@@ -101,11 +101,12 @@ def rewrite_command(
     else:
         changed = ", ".join(f"{count} {op}" for op, count in result.rewritten.items())
         lowered = ", ".join(f"{count} {op}" for op, count in result.lowered.items())
+        outputs = count_text(len(result.state), "output")
         summary = [changed] if changed else []
         summary += [f"lowered to standard ONNX: {lowered}"] if lowered else []
         counts = ", ".join(f"{count} {kind}" for kind, count in recognized.items())
         summary += [f"recognized in primitives: {counts}"] if counts else []
-        summary += [f"{len(result.state)} outputs to feed back (--json lists them)"] if result.state else []
+        summary += [f"{outputs} to feed back (--json lists them)"] if result.state else []
         console = stdout_console()
         print_text_line(console, f"{path}: {'; '.join(summary)}")
         for note in result.notes:

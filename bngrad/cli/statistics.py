@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.console import count_text, print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.options import DATA, data_option, external_data_option, model_argument, option, options_of
@@ -144,9 +144,9 @@ def _lines(
     """Returns the lines of the terminal."""
     norms = estimated.batch_norms
     far = [norm for norm in norms if norm.far_off]
-    kinds = f"{len(norms)} batch norm{'s' if len(norms) > 1 else ''}"
-    batches = f"{estimated.batches} batch{'es' if estimated.batches > 1 else ''}"
-    lines = [f"{path}: running statistics of {kinds} from {samples} samples in {batches}; {_far_off(len(far))}"]
+    kinds, taken = count_text(len(norms), "batch norm"), count_text(samples, "sample")
+    batches = count_text(estimated.batches, "batch", "es")
+    lines = [f"{path}: running statistics of {kinds} from {taken} in {batches}; {_far_off(len(far))}"]
     lines += [
         f"  {norm.name}: a mean by {norm.mean_shift:.3g} standard deviations, a standard deviation by a factor of "
         f"{norm.std_ratio:.3g}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bngrad.cli.console import print_json, print_warnings
+from bngrad.cli.console import count_text, print_json, print_warnings
 from bngrad.cli.help import Command
 from bngrad.cli.loss_options import loss_fn_options
 from bngrad.cli.optimizer_options import optimizer_options
@@ -138,16 +138,12 @@ def step_command(
         print_json(document)
     else:
         info = step.info
-        sizes = _count(len(info.names("weight")), "weight")
-        sizes += f", {_count(len(info.names('running_statistic')), 'running statistic')}"
+        sizes = count_text(len(info.names("weight")), "weight")
+        sizes += f", {count_text(len(info.names('running_statistic')), 'running statistic')}"
         if info.quantization is not None:
-            sizes += f", {_count(len(info.quantization.weights), 'quantized layer')}"
+            sizes += f", {count_text(len(info.quantization.weights), 'quantized layer')}"
         click.echo(visible(f"{path}: {info.optimizer['name']} step of {info.loss}: {sizes}"))
         click.echo(f"evaluation graph: {written[0]}; initial state: {written[1]}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _groups(no_decay: tuple[str, ...], no_decay_1d: bool, scales: list[tuple[str, float]]) -> list[ParameterGroup]:

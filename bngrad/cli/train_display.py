@@ -6,6 +6,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
+from bngrad.cli.console import count_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -34,14 +36,10 @@ def header(info: StepInfo, *, samples: int, validated: int, steps: int, device: 
         device: The device to train on.
     """
     shapes = [info.state[name].shape for name in info.names("weight")]
-    data = f"{_count(samples, 'sample')}, {_count(steps, 'step')} an epoch"
+    data = f"{count_text(samples, 'sample')}, {count_text(steps, 'step')} an epoch"
     data += f", {validated:,} to validate on" if validated else ""
-    weights = f"{_count(len(shapes), 'weight')} with {_count(sum(map(math.prod, shapes)), 'parameter')}"
+    weights = f"{count_text(len(shapes), 'weight')} with {count_text(sum(map(math.prod, shapes)), 'parameter')}"
     return f"{data}; {weights}; {device}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 class StatusLine:

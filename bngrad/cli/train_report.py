@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from bngrad.cli.console import count_text
+
 if TYPE_CHECKING:
     from bngrad.cli.documents import TrainDocument
     from bngrad.training.checkpoints import Position
@@ -42,17 +44,14 @@ def lines(outcome: Outcome, position: Position, options: dict[str, Any]) -> list
     best = "" if outcome.best is None else (
         f"; lowest validation loss {position.best_loss:.4g} after epoch {position.best_epoch}"
     )  # fmt: skip
-    texts = [f"{outcome.status} after {_count(position.epoch, 'epoch')}, {_count(position.step, 'step')}{best}"]
+    epochs, steps = count_text(position.epoch, "epoch"), count_text(position.step, "step")
+    texts = [f"{outcome.status} after {epochs}, {steps}{best}"]
     which = "last" if outcome.best is None else "best"
     if options["state_out"] is not None:
         texts.append(f"{options['state_out']}: the {which} state")
     if options["output"] is not None:
         texts.append(f"{options['output']}: the inference model with the {which} state")
     return texts
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def document(outcome: Outcome, position: Position, last: dict[str, Any], options: dict[str, Any]) -> TrainDocument:

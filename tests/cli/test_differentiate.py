@@ -71,6 +71,11 @@ def test_training_graph_for_stock(command, rng):
     assert all(np.isfinite(value).all() for value in values)
 
 
+def test_one_value_is_no_values(command):
+    line = "out.onnx: the gradient of loss with respect to 1 value, 2 running statistics\n"
+    assert command("differentiate", "net.onnx", "-o", "out.onnx", "--wrt", "s") == (0, line, "")
+
+
 def test_json(command):
     code, out, err = command(
         "differentiate", "net.onnx", "-o", "out.onnx", "--wrt", "x", "--frozen", "*", "--json"

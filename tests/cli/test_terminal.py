@@ -17,9 +17,24 @@ import pytest
 from rich.cells import cell_len
 
 from bngrad.cli import run
+from bngrad.cli.console import count_text
 from cli.example_files import write_example_files
 
 LONG = "backbone.stage2.block7.residual_branch.depthwise_convolution."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((0, "weight"), "0 weights"),
+        ((1, "weight"), "1 weight"),
+        ((1234, "running statistic"), "1,234 running statistics"),
+        ((2, "batch", "es"), "2 batches"),
+    ],
+    ids=str,
+)
+def test_a_number_of_things(arguments, text):
+    assert count_text(*arguments) == text
 
 
 @pytest.fixture(scope="module")
