@@ -1,11 +1,7 @@
 #include "cuda/conv_copies.hpp"
 
-#include <algorithm>
-
 namespace bngrad::cuda {
 namespace {
-
-constexpr int64_t kBlocksPerProcessor = 8;
 
 // Transposes `count` matrices.
 void Transpose(ElementType type, int64_t count, int64_t rows, int64_t columns, const void* from, void* to,
@@ -41,8 +37,7 @@ void CopyBox(ElementType type, const ViewDims& from_dims, const void* from, cons
              Device& device) {
   CopyBoxArguments box = {1, from_dims, to_dims, from, to, 0};
   for (const int64_t size : from_dims.size) box.count *= size;
-  box.blocks = static_cast<uint32_t>(
-      std::min((box.count + kThreads - 1) / kThreads, kBlocksPerProcessor * device.processors()));
+  box.blocks = device.BlocksOfLoop(box.count);
   device.Launch(type, "copy_box", box.blocks, 1, &box);
 }
 

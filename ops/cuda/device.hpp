@@ -1,11 +1,13 @@
 // The device that runs kernels: NVIDIA's driver, or an emulation.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "core/element_type.hpp"
 #include "cuda/cudnn.hpp"
+#include "cuda/kernels/device.h"
 
 namespace bngrad::cuda {
 
@@ -16,6 +18,13 @@ class Device {
 
   // The number of multiprocessors.
   virtual int processors() const = 0;
+
+  // The blocks of a kernel whose threads step over `count` elements, a grid at a time.
+  uint32_t BlocksOfLoop(int64_t count) const {
+    constexpr int64_t kBlocksPerProcessor = 8;
+    return static_cast<uint32_t>(
+        std::min((count + kThreads - 1) / kThreads, kBlocksPerProcessor * processors()));
+  }
 
   // Memory of the device until the op returns.
   virtual void* Scratch(size_t bytes) = 0;

@@ -50,7 +50,7 @@ Shape Matrix(int64_t rows, int64_t columns) {
 }
 
 // The attributes, and what both ops check.
-class BatchedConvNode : public WindowNode {
+class BatchedConvNode : public WindowNode<Node> {
  public:
   explicit BatchedConvNode(const NodeAttributes& a) : WindowNode(a, 2) {}
 

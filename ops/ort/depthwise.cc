@@ -10,7 +10,7 @@
 namespace bngrad {
 namespace {
 
-class DepthwiseNode : public WindowNode {
+class DepthwiseNode : public WindowNode<Node> {
  public:
   explicit DepthwiseNode(const NodeAttributes& a) : WindowNode(a, 2), group_(a.GetInt("group")) {
     if (group_ < 1) {

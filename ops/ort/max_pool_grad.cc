@@ -1,17 +1,29 @@
-// MaxPoolInputGrad as an ONNX Runtime op, for the CPU only: core/max_pool_grad.hpp.
+// MaxPoolInputGrad as an ONNX Runtime op: core/max_pool_grad.hpp.
 #include "core/max_pool_grad.hpp"
 
+#include "cuda/max_pool_grad.hpp"
 #include "ort/window_node.hpp"
 
 namespace bngrad {
 namespace {
 
-class MaxPoolGradNode final : public WindowNode {
+class MaxPoolGradNode final : public WindowNode<DeviceNode> {
  public:
   explicit MaxPoolGradNode(const NodeAttributes& a)
       : WindowNode(a, kMaxPoolAxes), ceil_mode_(a.GetFlag("ceil_mode")) {}
 
   void Run(const RunContext& c, const Types& types, Parallel& parallel) const override {
+    const MaxPoolGradArguments a = Arguments(c, types);
+    if (a.dX != nullptr) MaxPoolGrad(a, parallel);
+  }
+
+  void RunOnDevice(const RunContext& c, const Types& types, cuda::Device& device) const override {
+    const MaxPoolGradArguments a = Arguments(c, types);
+    if (a.dX != nullptr) cuda::MaxPoolGrad(a, device);
+  }
+
+ private:
+  MaxPoolGradArguments Arguments(const RunContext& c, const Types& types) const {
     const Shape& x = c.ShapeOfX();
     if (x.size() != rank_ + 2) {
       throw InvalidArgument("X has shape " + ToString(x) + "; expected [N, C] and " + std::to_string(rank_) +
@@ -30,10 +42,9 @@ class MaxPoolGradNode final : public WindowNode {
     a.dY = c.Data(0, dy, "the shape of the output of MaxPool");
     a.X = c.DataLikeX(1);
     a.dX = c.OutputLikeX(0);
-    if (a.dX != nullptr) MaxPoolGrad(a, parallel);
+    return a;
   }
 
- private:
   // With ceil_mode, a last window may extend beyond the padding, but begins before the end of X.
   int64_t Windows(const PoolAxis& axis, int64_t end) const {
     const int64_t room = axis.size + axis.begin + end - (axis.kernel - 1) * axis.dilation - 1;

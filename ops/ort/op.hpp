@@ -170,7 +170,9 @@ struct OpDefinition {
   bool first_output_is_data;  // if not, the shape of output 0 is unknown before a run
   NodeMaker node;
   Variadic variadic = Variadic::kNone;
-  bool host_only = false;  // not registered for sessions on a GPU, which inline the function of the model
+  // A session on a GPU without a kernel of it inlines the function of the model: on the CPU the op would have
+  // its data copied there and back.
+  bool never_copied = false;
   size_t single_inputs() const { return inputs.size() - (variadic == Variadic::kNone ? 0 : 1); }
 };
 

@@ -77,8 +77,8 @@ std::vector<OpDefinition> Definitions() {
 // does not support several inputs of undefined type. The op of a GPU has the same name and types.
 //
 // An op that has a kernel for a GPU only is left out of sessions on the CPU: ONNX Runtime inlines a function
-// of the model only where nothing is registered under its name, for any provider. An op with a kernel for the
-// CPU only whose data would be copied to it and back is left out of sessions on a GPU.
+// of the model only where nothing is registered under its name, for any provider. An op whose data would be
+// copied to the CPU and back is left out of sessions on a GPU unless it has a kernel there.
 struct Registration {
   struct Release {
     const OrtApi* api;
@@ -99,9 +99,9 @@ struct Registration {
     Check(api, ort::CreateCustomOpDomain(api, "bngrad", &created));
     domain.reset(created);
     for (const OpDefinition& definition : definitions) {
-      if (for_device ? definition.host_only : !definition.node.has_host) continue;
+      const bool on_cuda = cuda::HasKernels() && device_api != nullptr && definition.node.has_device;
+      if (for_device ? definition.never_copied && !on_cuda : !definition.node.has_host) continue;
       for (const Types& types : TypesOf(definition)) {
-        const bool on_cuda = cuda::HasKernels() && device_api != nullptr && definition.node.has_device;
         if (on_cuda) Add({api, shape_api, device_api, definition, types});
         if (definition.node.has_host && (!on_cuda || !kCudaIsCpu))
           Add({api, shape_api, nullptr, definition, types});

@@ -7,8 +7,9 @@
 
 namespace bngrad {
 
-// A node with the windows of a convolution or a pool.
-class WindowNode : public Node {
+// A node with the windows of a convolution or a pool; Base is Node or a class of nodes.
+template <class Base>
+class WindowNode : public Base {
  protected:
   // Throws InvalidArgument unless each attribute has its values for 1 to `most` axes.
   WindowNode(const NodeAttributes& a, size_t most)

@@ -14,6 +14,7 @@ from onnx import TensorProto
 import bngrad
 from bngrad.opset.quantities import QUANTITIES
 from bngrad.runtime.ort_values import run_on_values, to_ort_value
+from max_pool_cases import WINDOWS, complete, feeds_of, model_of
 from op_models import ALL_GATHER, ALL_REDUCE, CASES, FIXED_TYPES, expected, op_feeds, op_model
 from results import check, report
 
@@ -35,6 +36,12 @@ EDGES = {
     "large": ((32, 64, 56, 56), (0, 2, 3)),
 }
 TYPED = ("T", "T1", "T2", "W")
+POOLS = {name: ((3, 5, *sizes), attributes) for name, (sizes, attributes) in WINDOWS.items()}
+POOLS |= {
+    "empty batch": ((0, 3, 9, 12), WINDOWS["3x3, stride 2, padded"][1]),
+    "large": ((32, 64, 112, 112), WINDOWS["3x3, stride 2, padded"][1]),
+    "large, stride 1": ((32, 192, 28, 28), WINDOWS["3x3, stride 1"][1]),
+}
 
 
 def element_types(op, kind):
@@ -85,6 +92,26 @@ def run(op, attributes, kind, shape, axes, device):
     return worst
 
 
+def run_max_pool(form, dtype, device):
+    """Compares MaxPoolInputGrad with the bits of the CPU's op, with many ties and some NaN."""
+    (shape, attributes), rng = POOLS[form], np.random.default_rng(0)
+    x = rng.choice(np.array([np.nan, -np.inf, *range(20)], dtype), shape)
+    feeds, model = feeds_of(x, attributes, rng), model_of(complete(attributes), dtype.type)
+    values = {name: to_ort_value(array) for name, array in feeds.items()}
+    session = bngrad.session(model, device=device)
+    (first,), (second,) = (run_on_values(session, values).values() for _ in range(2))
+    assert first.tobytes() == second.tobytes(), "the bits of two runs differ"
+    (of_cpu,) = bngrad.session(model).run(None, feeds)
+    assert first.tobytes() == of_cpu.tobytes(), f"{np.sum(first != of_cpu)} elements differ from those of the CPU"
+
+
+def check_max_pools(device, kind, quick):
+    for form in POOLS:
+        if not quick or not form.startswith("large"):
+            with check(f"max-pool-grad {form} {kind}"):
+                run_max_pool(form, DTYPES[kind][0], device)
+
+
 def main(device, kinds, quick):
     skipped = (ALL_GATHER, ALL_REDUCE, "AdamUpdate")
     cases = {name: case for name, case in CASES.items() if case[0] not in skipped}
@@ -96,6 +123,8 @@ def main(device, kinds, quick):
                 edge = max(worst, key=worst.get)
                 notes.append(f"{worst[edge]:.2f} of its bound ({edge})")
                 report("ops", op=case, type=kind, worst=worst[edge], edge=edge)
+    for kind in {"float", "double"} & set(kinds):
+        check_max_pools(device, kind, quick)
 
 
 if __name__ == "__main__":

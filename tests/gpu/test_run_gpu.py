@@ -64,6 +64,11 @@ def test_the_measurements_run_on_the_cpu(tmp_path):
     if importlib.util.find_spec("torch") is None:
         assert [row["part"] for row in results["tables"]["skipped"]] == ["kernels", "steps"]
         return
-    assert {row["op"] for row in results["tables"]["kernels"]} == {"training", "grad", "relu-grad"}
+    assert {row["op"] for row in results["tables"]["kernels"]} == {
+        "training",
+        "grad",
+        "relu-grad",
+        "max-pool-grad",
+    }
     (row,) = results["tables"]["steps over PyTorch"]
     assert row["losses differ by"] < 1e-4

@@ -13,6 +13,7 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/lion.h"
 #include "cuda/kernels/maps.h"
+#include "cuda/kernels/max_pool_grad.h"
 #include "cuda/kernels/rmsprop.h"
 #include "cuda/kernels/sgd.h"
 #include "cuda/kernels/sums.h"
@@ -84,6 +85,7 @@ uint32_t BlockIndexY() { return block.y; }
 void Barrier() { swapcontext(&block.threads[block.thread].context, &block.scheduler); }
 double SquareRoot(double value) { return std::sqrt(value); }
 float SquareRoot(float value) { return std::sqrt(value); }
+uint32_t HighProduct(uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32); }
 float Widened(Float16 value) { return ToFloat(value); }
 void Narrow(float value, Float16* to) { FromFloat(value, to); }
 

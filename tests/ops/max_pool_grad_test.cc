@@ -66,6 +66,10 @@ class Case {
       else
         axis.dilation = Draw(1, 3);
       axis.begin = Draw(0, axis.kernel - 1);
+      // Far from X, but for a window or two.
+      if (Draw(0, 9) == 0) {
+        axis = {axis.size, 0, axis.kernel, Draw(1 << 28, 1 << 30), Draw(1, 1 << 27), Draw(0, 1 << 30)};
+      }
       const int64_t length = (axis.kernel - 1) * axis.dilation + 1;
       const int64_t room = axis.size + axis.begin + Draw(0, axis.kernel - 1) - length;
       if (room < 0) continue;

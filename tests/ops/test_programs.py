@@ -154,6 +154,14 @@ def test_max_pool_grad(build):
     run(build / "tests" / "max_pool_grad_test")
 
 
+def test_max_pool_grad_on_cuda(build):
+    """The kernels in the emulation; planes that are too large are refused."""
+    program = build / "tests" / "cuda_max_pool_grad_test"
+    if not program.exists():
+        pytest.skip("this system has no contexts, in which the kernels run")
+    assert run(program).count("a GPU takes at most 2147483647") == 8
+
+
 def test_sums_over_windows(build):
     run(build / "tests" / "col2im_test")
 

@@ -43,6 +43,7 @@ BNGRAD_DEVICE uint32_t BlockIndexY() { return __nvvm_read_ptx_sreg_ctaid_y(); }
 BNGRAD_DEVICE void Barrier() { __syncthreads(); }
 BNGRAD_DEVICE double SquareRoot(double value) { return __nvvm_sqrt_rn_d(value); }
 BNGRAD_DEVICE float SquareRoot(float value) { return __nvvm_sqrt_rn_f(value); }
+BNGRAD_DEVICE uint32_t HighProduct(uint32_t a, uint32_t b) { return __nvvm_mulhi_ui(a, b); }
 #else
 uint32_t ThreadIndex();
 uint32_t BlockIndexX();
@@ -50,6 +51,7 @@ uint32_t BlockIndexY();
 void Barrier();
 double SquareRoot(double value);
 float SquareRoot(float value);
+uint32_t HighProduct(uint32_t a, uint32_t b);  // a*b >> 32
 #endif
 
 BNGRAD_DEVICE bool IsFinite(double value) { return value - value == 0; }

@@ -7,6 +7,7 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/lion.h"
 #include "cuda/kernels/maps.h"
+#include "cuda/kernels/max_pool_grad.h"
 #include "cuda/kernels/rmsprop.h"
 #include "cuda/kernels/sgd.h"
 #include "cuda/kernels/sums.h"
@@ -48,6 +49,8 @@ BNGRAD_MAP(grad_grad_frozen, MapGradGradFrozen)
 // Launched in the modules of float and double only.
 BNGRAD_KERNEL(adam_update, GroupUpdateArguments<AdamFormula>, (UpdateGroup<Arithmetic<T>>(a)))
 BNGRAD_KERNEL(all_finite, AllFiniteArguments, (CheckFinite<Arithmetic<T>>(a)))
+BNGRAD_KERNEL(max_pool_find, MaxPoolArguments, (FindLargest<Arithmetic<T>>(a)))
+BNGRAD_KERNEL(max_pool_add, MaxPoolArguments, (AddFound<Arithmetic<T>>(a)))
 // Launched in the module of float only.
 BNGRAD_KERNEL(lion_update, GroupUpdateArguments<LionFormula>, (UpdateGroup<float>(a)))
 BNGRAD_KERNEL(rmsprop_update, GroupUpdateArguments<RmspropFormula>, (UpdateGroup<float>(a)))
