@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,10 @@ from training.trainer_cases import batch, network, samples, step_of
 ROOT = Path(bngrad.__file__).parent
 ACCEPTED = ["cpu", "cpu:0"]
 UNSUPPORTED = [
-    "webgpu",
+    "rocm",
+    "WebGPU",
+    "webgpu:1",
+    "webgpu:",
     "CPU",
     "cpu:1",
     "cpu:",
@@ -37,7 +41,7 @@ NO_NAMES = [0, None, b"cpu", ["cpu"]]
 
 def refusal(device):
     if isinstance(device, str):
-        return f"device {device!r} is not supported; expected 'cpu' or 'cuda', or with an index 'cuda:1'"
+        return f"device {device!r} is not supported; expected 'cpu', 'cuda' or 'webgpu', or with an index 'cuda:1'"
     return f"device is {device!r}; expected a string such as 'cpu'"
 
 
@@ -94,7 +98,7 @@ def test_every_function_accepts(entry, device, tmp_path):
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
-@pytest.mark.parametrize("device", ["webgpu", None])
+@pytest.mark.parametrize("device", ["rocm", None])
 def test_every_function_refuses(entry, device, tmp_path):
     with pytest.raises(InputError) as error:
         entry(device, tmp_path)
@@ -137,8 +141,8 @@ def test_every_command_accepts(command, capsys):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_refuses(command, folder, capsys):
     files = sorted(folder.iterdir())
-    assert run([*COMMANDS[command], "--device", "webgpu"]) == 2
-    assert capsys.readouterr() == ("", f"bngrad: error: {refusal('webgpu')}\n")
+    assert run([*COMMANDS[command], "--device", "rocm"]) == 2
+    assert capsys.readouterr() == ("", f"bngrad: error: {refusal('rocm')}\n")
     assert sorted(folder.iterdir()) == files
 
 
@@ -151,8 +155,9 @@ def test_options_of_cuda_devices(option):
     assert (cuda, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     others = {"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "0"}
     assert settings.items() >= (others | OPTIONS[option]).items()
-    with pytest.raises(InputError, match=f"^{option} is for CUDA devices, and the device is 'cpu:0'$"):
-        execution_providers("cpu:0", DeviceOptions(**{option: True}))
+    for device in ("cpu:0", "webgpu"):
+        with pytest.raises(InputError, match=f"^{option} is for CUDA devices, and the device is '{device}'$"):
+            execution_providers(device, DeviceOptions(**{option: True}))
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
@@ -167,6 +172,32 @@ def test_a_build_for_the_cpu_is_named(entry, tmp_path):
         f"{onnxruntime.__version__} is built for the CPU; run pip uninstall onnxruntime, and pip install "
         "onnxruntime-gpu"
     )
+
+
+NO_PLUGIN = "device 'webgpu' needs ONNX Runtime's plugin for it; run pip install onnxruntime-ep-webgpu"
+
+
+@pytest.fixture
+def no_plugin(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime_ep_webgpu", None)  # its import fails
+    monkeypatch.setattr(onnxruntime, "__version__", "1.30.0")
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+@pytest.mark.usefixtures("no_plugin")
+def test_the_plugin_of_webgpu_is_named(entry, tmp_path):
+    with pytest.raises(DeviceError if entry != train_as_onnxruntime else InputError) as error:
+        entry("webgpu", tmp_path)
+    assert str(error.value) == NO_PLUGIN
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.usefixtures("no_plugin")
+def test_a_missing_plugin_ends_a_command(command, folder, capsys):
+    files = sorted(folder.iterdir())
+    assert run([*COMMANDS[command], "--device", "webgpu"]) == 2
+    assert capsys.readouterr() == ("", f"bngrad: error: {NO_PLUGIN}\n")
+    assert sorted(folder.iterdir()) == files
 
 
 @pytest.mark.parametrize("command", COMMANDS)

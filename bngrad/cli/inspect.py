@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @option(
     "--device",
     metavar="DEVICE",
-    help="List the nodes that ONNX Runtime leaves to the CPU in a session on `cuda` or `cuda:1` "
+    help="List the nodes that ONNX Runtime leaves to the CPU in a session on `cuda`, `cuda:1` or `webgpu` "
     "([GPUs](../guides/gpu.md)).",
 )
 @sarif_option

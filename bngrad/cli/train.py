@@ -89,7 +89,7 @@ _DEVICE, _RATE, _RANKS = "Device", "Learning rate", "Distributed"
     show_default=True,
     metavar="DEVICE",
     group=_DEVICE,
-    help="Device to train on: `cpu`, `cuda` or `cuda:1` ([GPUs](../guides/gpu.md)).",
+    help="Device to train on: `cpu`, `cuda`, `cuda:1` or `webgpu` ([GPUs](../guides/gpu.md)).",
 )
 @option(
     "--tf32",

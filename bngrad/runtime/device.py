@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bngrad.errors import BngradError, InputError
-from bngrad.runtime.cuda_errors import failure
+from bngrad.runtime import cuda_errors, webgpu_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CPU = "cpu"
 CUDA = "cuda"
+WEBGPU = "webgpu"
 
 
 class _Kind(NamedTuple):
@@ -26,7 +27,13 @@ class _Kind(NamedTuple):
     indices: range
 
 
-_KINDS = {CPU: _Kind("CPUExecutionProvider", range(1)), CUDA: _Kind("CUDAExecutionProvider", range(100))}
+_KINDS = {
+    CPU: _Kind("CPUExecutionProvider", range(1)),
+    CUDA: _Kind("CUDAExecutionProvider", range(100)),
+    WEBGPU: _Kind("WebGpuExecutionProvider", range(1)),
+}
+_FAILURES = {CUDA: cuda_errors.failure, WEBGPU: webgpu_errors.failure}
+"""The functions that make a `DeviceError` of an error of ONNX Runtime about such a device."""
 
 PROVIDERS = {kind.provider: name for name, kind in _KINDS.items()}
 """The first device of each execution provider."""
@@ -52,7 +59,7 @@ class Device:
 
     @classmethod
     def of(cls, name: object) -> Device:
-        """Returns the device of a name, such as ``cpu``, ``cuda`` or ``cuda:1``, whether or not it exists.
+        """Returns the device of a name, such as ``cpu``, ``cuda:1`` or ``webgpu``, whether or not it exists.
 
         Raises:
             InputError: The name is not a string, or names no supported device.
@@ -62,14 +69,14 @@ class Device:
         kind, colon, index = name.partition(":")
         if kind not in _KINDS or (colon and index not in map(str, _KINDS[kind].indices)):
             raise InputError(
-                f"device {name!r} is not supported; expected {' or '.join(map(repr, _KINDS))}, or with an index "
+                f"device {name!r} is not supported; expected {CPU!r}, {CUDA!r} or {WEBGPU!r}, or with an index "
                 f"'{CUDA}:1'"
             )
         return cls(kind, int(index or 0))
 
     def __str__(self) -> str:
         """Returns the name, with the index if there can be several of the kind."""
-        return self.kind if self.kind == CPU else f"{self.kind}:{self.index}"
+        return self.kind if len(_KINDS[self.kind].indices) == 1 else f"{self.kind}:{self.index}"
 
     @property
     def provider(self) -> str:
@@ -84,7 +91,7 @@ class Device:
         except BngradError:
             raise
         except Exception as error:
-            device_error = failure(str(self), error) if self.kind == CUDA else None
+            device_error = _FAILURES[self.kind](str(self), error) if self.kind in _FAILURES else None
             if device_error is None:
                 raise
             raise device_error from error
@@ -93,19 +100,21 @@ class Device:
 def execution_providers(device: str = CPU, options: DeviceOptions | None = None) -> list[Any]:
     """Returns the ``providers`` that an `onnxruntime.InferenceSession` takes for a device.
 
+    None for WebGPU: the session's options have its plugin, see `open_session`.
+
     Args:
         device: The name of the device.
         options: The options of a CUDA device.
 
     Raises:
-        InputError: See `Device.of`; or an option is given for the CPU.
+        InputError: See `Device.of`; or an option is given for another device than CUDA.
     """
     kind, index = (parsed := Device.of(device)).kind, parsed.index
     options = options or DeviceOptions()
-    if kind == CPU:
+    if kind != CUDA:
         if wrong := [name for name in options._fields if getattr(options, name) != options._field_defaults[name]]:
             raise InputError(f"{wrong[0]} is for CUDA devices, and the device is {device!r}")
-        return [_KINDS[CPU].provider]
+        return [_KINDS[CPU].provider] if kind == CPU else []
     settings = {
         "device_id": str(index),
         "use_tf32": str(int(options.tf32)),

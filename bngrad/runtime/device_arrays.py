@@ -51,8 +51,11 @@ class DeviceArray:
 
 
 def send(array: Array, device: Device) -> DeviceArray | Array:
-    """Returns a copy of an array on a device; the array itself where that is of no use, as on the CPU."""
-    if device.kind == CPU or array.dtype.kind not in "biuf":
+    """Returns a copy of an array on a device; the array itself where that is of no use, as on the CPU.
+
+    Also for WebGPU: a second thread, which calls this, must not give it commands while a session runs.
+    """
+    if device.kind != CUDA or array.dtype.kind not in "biuf":
         return array
     array = np.asarray(array, order="C")
     with device.errors():

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import onnxruntime
 
 from bngrad.errors import DeviceError
-from bngrad.runtime import cuda
-from bngrad.runtime.device import CPU, Device, DeviceOptions, execution_providers
+from bngrad.runtime import cuda, webgpu
+from bngrad.runtime.device import CPU, CUDA, WEBGPU, Device, DeviceOptions, execution_providers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,10 @@ def require_available(device: str) -> None:
     """
     target = Device.of(device)
     if target.kind == CPU:
+        return
+    if target.kind == WEBGPU:
+        with _quiet(target):
+            webgpu.require_device()
         return
     if target.provider not in onnxruntime.get_available_providers():
         raise DeviceError(
@@ -58,18 +62,21 @@ def open_session(
     target = Device.of(device)
     if options is not None and not options.cpu_nodes:
         session_options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if target.kind == WEBGPU:
+        webgpu.add_to(session_options)
     with target.errors(), _quiet(target):
         # Without enable_fallback=0, the Python package retries on the CPU; releases before it ignore the keyword.
         session = onnxruntime.InferenceSession(model, session_options, providers=providers, enable_fallback=0)
     session.disable_fallback()
     if target.provider not in session.get_providers():
-        raise DeviceError(f"ONNX Runtime cannot load its support of {device!r}: {cuda.loading_error()}")
+        reason = cuda.loading_error() if target.kind == CUDA else "the session's options have other devices"
+        raise DeviceError(f"ONNX Runtime cannot load its support of {device!r}: {reason}")
     return session
 
 
 @contextlib.contextmanager
 def _quiet(device: Device) -> Iterator[None]:
-    """Keeps ONNX Runtime from logging what is raised, and a warning about plugins that each CUDA session has."""
+    """Keeps ONNX Runtime from logging what is raised, and a warning about plugins that each GPU session has."""
     if device.kind == CPU:
         yield
         return

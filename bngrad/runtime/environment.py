@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 from bngrad.errors import BngradError
-from bngrad.runtime import cuda, native_library, versions
-from bngrad.runtime.device import CPU, CUDA, Device
+from bngrad.runtime import cuda, native_library, versions, webgpu
+from bngrad.runtime.device import CPU, CUDA, WEBGPU, Device
 
 _PACKAGES = ("onnxruntime", "onnx", "onnx-ir", "numpy")
 
@@ -44,6 +44,8 @@ def environment(device: str = CPU) -> Environment:
     target = Device.of(device)
     if target.kind == CUDA:
         machine["GPU"] = f"{cuda.name_of(target.index) or 'unknown'} ({target})"
+    if target.kind == WEBGPU:
+        machine["GPU"] = f"{webgpu.name_of_device() or 'unknown'} ({target})"
     return Environment(versions, machine)
 
 

@@ -24,7 +24,7 @@ from bngrad.errors import BngradError, InputError, LibraryError, ModelError
 from bngrad.io.files import as_ir, to_proto
 from bngrad.options import Implementation
 from bngrad.runtime import native_library, versions
-from bngrad.runtime.device import CPU, CUDA, Device, DeviceOptions, execution_providers
+from bngrad.runtime.device import CPU, CUDA, WEBGPU, Device, DeviceOptions, execution_providers
 from bngrad.runtime.device_session import open_session, require_available
 from bngrad.runtime.missing_kernels import no_kernel
 
@@ -35,6 +35,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
 _NO_COLLECTIVE = re.compile(r"(AllGather|AllReduce)\S* is not a registered")
 """The message of ONNX Runtime about a collective without the library."""
+_NO_FUNCTION = re.compile(r"bngrad:(\w+)\S* is not a registered")
+"""The message of ONNX Runtime about an op with neither the library nor its function."""
 
 
 def get_library_path() -> str:
@@ -57,7 +59,8 @@ def register(
     Args:
         session_options: The options to create the session with.
         implementation: The implementation to register: ``native`` or ``python``. ``function`` registers nothing.
-        device: The device of the session. For ``cuda`` also ops that have a kernel for a GPU only.
+        device: The device of the session. For ``cuda`` also ops that have a kernel for a GPU only. For ``webgpu``
+            ``native`` registers nothing: the library has no kernels for it, and the functions run.
 
     Raises:
         InputError: ``implementation`` is unknown, or ``device`` is.
@@ -66,7 +69,7 @@ def register(
     """
     require_choice("implementation", implementation, IMPLEMENTATIONS)
     versions.check()
-    if implementation == "native":
+    if implementation == "native" and Device.of(device).kind != WEBGPU:
         # The library cannot see the providers of a session. On the CPU such an op would hide its function.
         if Device.of(device).kind == CUDA:
             session_options.add_session_config_entry("bngrad.device", CUDA)
@@ -94,22 +97,23 @@ def session(
     Args:
         model: A path, an `onnx.ModelProto` or an `onnx_ir.Model`.
         implementation: The implementation of the ops: ``native``, ``python`` or ``function``.
-        device: The device to run on: ``cpu``, ``cuda``, or ``cuda:1`` for the second GPU. Only single nodes that
-            ONNX Runtime has no CUDA kernel for run on the CPU then.
+        device: The device to run on: ``cpu``, ``cuda``, ``cuda:1`` for the second GPU, or ``webgpu``. Only single
+            nodes that ONNX Runtime has no kernel for there run on the CPU then. On ``webgpu``, for which the
+            library has no kernels, ``native`` is ``function``.
         threads: Number of intra-op threads; 0 lets ONNX Runtime choose.
         tf32: Whether a CUDA device rounds the factors of convolutions and matrix products to TF32.
         cuda_graph: Whether a CUDA device captures a run as a graph and replays it, for inputs and outputs that are
             bound to fixed memory of the device.
 
     Raises:
-        InputError: ``model`` is not a model, ``implementation`` or ``device`` is unknown, or the CPU has no such
-            option.
+        InputError: ``model`` is not a model, ``implementation`` or ``device`` is unknown, or the device has no
+            such option.
         DeviceError: The device, its driver or its libraries are missing or too old; or it has no memory left.
         LibraryError: The library is missing, cannot be loaded by this ONNX Runtime, or was built without kernels
             for the device; or the implementation is ``python`` and the model has 16-bit types, which
             onnxruntime-extensions does not support; or it is ``function`` and the model has collectives, which
             have no functions.
-        ModelError: The model is invalid for ONNX Runtime.
+        ModelError: The model is invalid for ONNX Runtime, or lacks the functions that it needs on WebGPU.
         UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node.
     """
     device_options = DeviceOptions(tf32, cuda_graph)
@@ -135,10 +139,20 @@ def session(
                 "the python implementation supports only float and double, because onnxruntime-extensions has no "
                 f"float16 or bfloat16; use native or function ({' '.join(str(error).split())})"
             ) from error
+        if _NO_COLLECTIVE.search(str(error)) and Device.of(device).kind == WEBGPU:
+            raise LibraryError(
+                "the model was built with --sync: its AllGather and AllReduce, which exchange data with other "
+                f"processes, do not run on {device!r}; use another device, or build the model without --sync"
+            ) from error
         if implementation == "function" and _NO_COLLECTIVE.search(str(error)):
             raise LibraryError(
                 "the model was built with --sync: its AllGather and AllReduce, which exchange data with other "
                 "processes, need the library; use the native implementation, or build the model without --sync"
+            ) from error
+        if (match := _NO_FUNCTION.search(str(error))) and Device.of(device).kind == WEBGPU:
+            raise ModelError(
+                f"the model has no function of {match[1]}, and the library no kernel for device {device!r}; build "
+                "it with functions"
             ) from error
         if (refusal := no_kernel(as_ir(model), error)) is not None:
             raise refusal from error

@@ -9,7 +9,7 @@ import onnxruntime
 import torch
 
 from bngrad.errors import InputError, VersionError
-from bngrad.runtime.device import CPU
+from bngrad.runtime.device import CPU, WEBGPU
 
 if TYPE_CHECKING:
     from bngrad.training.trainer import Trainer
@@ -28,11 +28,13 @@ def state_tensors(trainer: Trainer) -> dict[str, torch.Tensor]:
         A tensor for each name of `Trainer.state_dict`.
 
     Raises:
-        InputError: The trainer is on the CPU.
+        InputError: The trainer is on the CPU, or on WebGPU.
         VersionError: This ONNX Runtime has no DLPack.
     """
     if trainer.device.kind == CPU:
         raise InputError("the trainer is on the CPU, where tensors would not keep its memory; use state_dict()")
+    if trainer.device.kind == WEBGPU:
+        raise InputError("the trainer is on WebGPU, whose memory PyTorch does not take; use state_dict()")
     if not hasattr(onnxruntime.OrtValue, "__dlpack__"):
         raise VersionError(
             f"onnxruntime {onnxruntime.__version__} gives no arrays by DLPack; update onnxruntime-gpu"

@@ -11,6 +11,7 @@ from bngrad.autodiff.size_conditions import condition_text, holds, names_in
 from bngrad.errors import InputError, ModelError
 from bngrad.graph.name_messages import listed, unknown_name
 from bngrad.opset.known_shapes import known_shape, shape_text
+from bngrad.runtime.device import WEBGPU
 from bngrad.runtime.device_arrays import on_device
 from bngrad.training.step_info import DataInput
 
@@ -61,7 +62,8 @@ def require_data(
 
     Raises:
         InputError: An array is missing, superfluous, of another type or shape, or on another device; or inputs
-            that share a symbolic dimension have different sizes, or sizes do not fulfil a condition.
+            that share a symbolic dimension have different sizes, or sizes do not fulfil a condition; or one is
+            not finite, on WebGPU.
     """
     if data.keys() != inputs.keys():
         require_all(data, inputs)
@@ -93,6 +95,7 @@ def require_data(
                 f"the data have {actual}; expected {condition_text(condition)}: for other sizes the model that "
                 "was exported computes something else, or nothing"
             )
+    _require_finite(arrays, device)
     return arrays
 
 
@@ -171,6 +174,18 @@ def require_shape(name: str, shape: tuple[int, ...], expected: tuple[int | str |
     if 0 in shape and 0 not in expected:
         raise InputError(
             f"{name!r} has shape {shape_text(shape)}, so it is empty; expected {shape_text(expected)}"
+        )
+
+
+def _require_finite(arrays: Mapping[str, Array | DeviceArray], device: Device) -> None:
+    """Checks that there is no infinity and no NaN for WebGPU, where a loss need not show them.
+
+    Raises:
+        InputError: There is one.
+    """
+    if device.kind == WEBGPU and (wrong := not_finite({name: np.asarray(a) for name, a in arrays.items()})):
+        raise InputError(
+            f"{wrong[0]!r} has an infinity or a NaN; expected finite numbers on {device}, where a ReLU of NaN is 0"
         )
 
 

@@ -15,7 +15,7 @@ from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
 from bngrad.options import RunningVariance
-from bngrad.runtime.device import CPU, Device
+from bngrad.runtime.device import CPU, WEBGPU, Device
 from bngrad.runtime.session import session
 from bngrad.training.data_inputs import not_finite, require_data, require_data_for
 from bngrad.training.history import History, described, pages
@@ -118,6 +118,11 @@ class Trainer:
                 raise InputError(
                     "the step has random nodes, such as Dropout, which would draw the same numbers in every "
                     "replay of a CUDA graph; leave out cuda_graph"
+                )
+            if self.device.kind == WEBGPU and step.info.loss_scale is not None:
+                raise InputError(
+                    "the step has precision mixed, which finds infinite and NaN gradients, and arithmetic on "
+                    f"{device!r} need not have those; expected a step without it, or another device"
                 )
         if comm is None:
             require_alone(step)

@@ -48,7 +48,7 @@ class ValidateOptions(LossOptions):
     )
     implementation: Literal[Implementation, "all"] = option("all", "Implementation of the ops to validate.")
     device: str = option(
-        CPU, "Device that the validated graph runs on: `cpu`, `cuda` or `cuda:1`.", metavar="DEVICE"
+        CPU, "Device that the validated graph runs on: `cpu`, `cuda`, `cuda:1` or `webgpu`.", metavar="DEVICE"
     )
     builder: Builder = option(
         "bngrad",

@@ -78,7 +78,7 @@ def validate(
     require_available(options.device)
     if options.against == "torch":
         load_autograd()  # before the work, if PyTorch is missing
-    implementations, notes = available_implementations(options.implementation)
+    implementations, notes = available_implementations(options.implementation, options.device)
     rtol, atol = options.rtol, options.atol
     tolerance = None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
     progress("reading the model", None)

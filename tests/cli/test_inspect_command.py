@@ -208,7 +208,11 @@ def test_a_session_records_where_its_nodes_run(command, fake_cuda):  # noqa: F81
     ("device", "version", "message"),
     [
         ("cpu", None, "device is 'cpu', which runs all nodes; expected another one, such as 'cuda'"),
-        ("tpu", None, "device 'tpu' is not supported; expected 'cpu' or 'cuda', or with an index 'cuda:1'"),
+        (
+            "tpu",
+            None,
+            "device 'tpu' is not supported; expected 'cpu', 'cuda' or 'webgpu', or with an index 'cuda:1'",
+        ),
         ("cuda", "1.23.2", "onnxruntime 1.23.2 does not record where nodes run; expected 1.24 or newer"),
     ],
 )

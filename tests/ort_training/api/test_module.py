@@ -191,9 +191,9 @@ def test_an_eval_model_that_is_missing(linear, state):
         Module(linear / "training_model.onnx", state, missing(linear))
 
 
-@pytest.mark.parametrize("device", ["webgpu", "cpu:1", "CPU", "xpu"])
+@pytest.mark.parametrize("device", ["webgpu:1", "cpu:1", "CPU", "xpu"])
 def test_other_devices_are_refused(device, linear, state):
-    with pytest.raises(RuntimeError, match=f"device '{device}' is not supported; expected 'cpu' or 'cuda'"):
+    with pytest.raises(RuntimeError, match=f"device '{device}' is not supported; expected 'cpu', 'cuda' or "):
         Module(linear / "training_model.onnx", state, device=device)
 
 
