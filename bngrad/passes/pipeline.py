@@ -283,9 +283,8 @@ def for_target(
     )
     require_possible(result)
     if target == "stock":
-        # Each has a kernel where the other has none: on GPUs, and on CPUs.
-        of_device = (ConvTransposeGradOpPass(), ConvGradOpPass())
-        result = _run(result, *(of_device if conv_grad or channels_last else [MaxPoolGradOpPass()]))
+        for_gpu = (ConvTransposeGradOpPass(), ConvGradOpPass()) if conv_grad or channels_last else ()
+        result = _run(result, *for_gpu, MaxPoolGradOpPass())
     if memory == "lean" and target == "stock" and not RecomputePass()(result).modified:
         warn(["memory 'lean' keeps as much as 'full': the model has no value that is cheap to compute again"])
     # Not for a GPU, which has kernels of Conv.
