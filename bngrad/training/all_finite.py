@@ -1,4 +1,4 @@
-"""Whether all gradients of a step are finite, for loss scaling."""
+"""The condition that all gradients of a step are finite, for loss scaling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How messages name a node: by its op, by its name if it has one, and by its outputs."""
+"""Names of nodes in messages: by the op, the name if there is one, and the outputs."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ REFUSED = {
     "no weights at all": (
         model("a = Neg (x)\n loss = ReduceSum <keepdims = 0> (a)", initializers=""),
         {},
-        "no weights, .* with --wrt .*: the input 'x'",
+        "depends on no weights, .*; for gradients of inputs, differentiate takes --wrt .*: 'x'",
     ),
     "running mean given out": (
         model(
