@@ -15,9 +15,10 @@ from bngrad.io.files import as_ir
 from bngrad.io.files import save as save_model
 from bngrad.io.writing import check_output
 from bngrad.options import RunningVariance
-from bngrad.runtime.device import CPU, WEBGPU, Device
+from bngrad.runtime.device import CPU, CUDA, WEBGPU, Device
 from bngrad.runtime.session import session
 from bngrad.training.data_inputs import not_finite, require_data, require_data_for
+from bngrad.training.gpu_advice import advice_for_gpu
 from bngrad.training.history import History, described, pages
 from bngrad.training.label_checks import LabelChecks
 from bngrad.training.prefetch import sent_ahead
@@ -73,7 +74,7 @@ class Trainer:
         step: A training step, or the path of one.
         learning_rate: A number, or a function of the number of updates, such as `CosineSchedule`.
         implementation: The implementation of the ops; see `session`.
-        device: The device to run on; see `session`.
+        device: The device to run on; see `session`. A warning tells of a step that is slow on a GPU.
         threads: The number of intra-op threads; 0 lets ONNX Runtime choose.
         tf32: See `session`. Evaluations round as steps do.
         cuda_graph: Whether steps run as CUDA graphs, which spare the launches of single kernels. All batches have
@@ -133,6 +134,8 @@ class Trainer:
         with self.ranks.alone(), self.ranks.errors():
             step_session = make_session(step.model, cuda_graph=cuda_graph)
             self._session = StepSession(step, step_session, self.device, cuda_graph=cuda_graph)
+        if self.device.kind == CUDA:
+            warn(advice_for_gpu(as_ir(step.model), as_ir(step.evaluation)))
         self.labels = LabelChecks(as_ir(step.evaluation), step.info.data, step.info.loss, session)
         """The class labels among the data."""
         self._calls = 0

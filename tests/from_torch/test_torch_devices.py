@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 import bngrad.torch  # noqa: E402
 
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:the gradients of the step's convolutions are slow"),
     pytest.mark.usefixtures("fake_cuda"),
     pytest.mark.skipif(not hasattr(OrtValue, "from_dlpack"), reason="this onnxruntime has no DLPack"),
 ]

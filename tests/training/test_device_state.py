@@ -21,6 +21,8 @@ from fake_cuda import fake_cuda  # noqa: F401
 from ort_training import small_artifacts
 from trainer_cases import TEXT, assert_same_bits, batch, network, samples, step_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:the gradients of the step's convolutions are slow")
+
 OPTIONS = {"optimizer": bngrad.SGD(momentum=0.9), "outputs": ["logits", "kernel_grad"]}
 NO_MEMORY = RuntimeError("bfc_arena.cc Failed to allocate memory for requested buffer of size 1024")
 
