@@ -75,9 +75,17 @@ async function train([steps, size]) {
     return { ...result, location: feeds[floats[0][0]].location };
   }
 
+  /** Returns the loss of a network with groups, and its state after a step. */
+  async function grouped(provider) {
+    const step = await TrainingStep.load(ort, read, "grouped/step", { executionProviders: [provider] });
+    const loss = await step.step({ x: Float32Array.from({ length: 2 * 4 * 64 }, (_, i) => Math.sin(i)) }, 0.001);
+    await step.pull();
+    return { loss, state: Array.from(step.state) };
+  }
+
   const [wasm, webgpu] = [await flat("wasm"), await flat("webgpu")];
   const difference = wasm.state.reduce((largest, value, i) => Math.max(largest, Math.abs(value - webgpu.state[i])), 0);
   delete wasm.state;
   delete webgpu.state;
-  return { wasm, webgpu, difference, named: await named("webgpu") };
+  return { wasm, webgpu, difference, named: await named("webgpu"), grouped: [await grouped("wasm"), await grouped("webgpu")] };
 }

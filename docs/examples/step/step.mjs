@@ -54,10 +54,14 @@ export class TrainingStep {
     step.info = info;
     step.initial = readSafetensors(state);
     step.reset();
-    const gpu = options.executionProviders?.some((provider) => (provider.name ?? provider) === "webgpu");
-    const stays = gpu && { preferredOutputLocation: { [info.flat.output]: "gpu-buffer" } };
-    step.train = await ort.InferenceSession.create(train, { ...options, ...stays });
-    step.eval = await ort.InferenceSession.create(evaluate, options);
+    const isGpu = (provider) => (provider.name ?? provider) === "webgpu";
+    // With channels last, its default, onnxruntime-web 1.30 computes wrong gradients of convolutions with groups.
+    const withLayout = (provider) => ({ name: "webgpu", preferredLayout: "NCHW", ...(provider.name && provider) });
+    const executionProviders = options.executionProviders?.map((provider) => (isGpu(provider) ? withLayout(provider) : provider));
+    const chosen = { ...options, ...(executionProviders && { executionProviders }) };
+    const stays = executionProviders?.some(isGpu) && { preferredOutputLocation: { [info.flat.output]: "gpu-buffer" } };
+    step.train = await ort.InferenceSession.create(train, { ...chosen, ...stays });
+    step.eval = await ort.InferenceSession.create(evaluate, chosen);
     return step;
   }
 
