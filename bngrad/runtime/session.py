@@ -27,6 +27,7 @@ from bngrad.runtime import native_library, versions
 from bngrad.runtime.device import CPU, CUDA, WEBGPU, Device, DeviceOptions, execution_providers
 from bngrad.runtime.device_session import open_session, require_available
 from bngrad.runtime.missing_kernels import no_kernel
+from bngrad.runtime.webgpu_faults import require_right
 
 if TYPE_CHECKING:
     from bngrad.io.files import AnyModel
@@ -114,7 +115,8 @@ def session(
             onnxruntime-extensions does not support; or it is ``function`` and the model has collectives, which
             have no functions.
         ModelError: The model is invalid for ONNX Runtime, or lacks the functions that it needs on WebGPU.
-        UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node.
+        UnsupportedNodeError: ONNX Runtime has no CPU kernel for the types of a node, or computes it wrong on the
+            device.
     """
     device_options = DeviceOptions(tf32, cuda_graph)
     execution_providers(device, device_options)  # refuses a wrong device before the library is loaded
@@ -128,7 +130,7 @@ def session(
     # ORT would warn about each weight, which is an input with a default; and what fails is raised.
     options.log_severity_level = 4
     register(options, implementation, device=device)
-    _require_kernels(device, implementation)
+    _require_kernels(model, device, implementation)
     try:
         return open_session(_source(model), options, device, device_options)
     except BngradError:
@@ -161,8 +163,13 @@ def session(
         raise
 
 
-def _require_kernels(device: str, implementation: Implementation) -> None:
-    """Refuses a CUDA device if the native library has no kernels for it: functions are many times slower."""
+def _require_kernels(model: AnyModel, device: str, implementation: Implementation) -> None:
+    """Refuses a CUDA device if the native library has no kernels for it, and what WebGPU computes wrong.
+
+    Functions are many times slower than the kernels.
+    """
+    if Device.of(device).kind == WEBGPU:
+        require_right(as_ir(model))
     if implementation != "native" or Device.of(device).kind != CUDA or native_library.has_cuda():
         return
     require_available(device)  # what else is missing comes first
