@@ -24,9 +24,10 @@ from metamorphic.mutant_process import PASSED, run_tests
 from metamorphic.mutants import KERNEL_TESTS, ROOT, isa_of, units_of
 from metamorphic.pass_mutants import PASS_MUTANTS
 from metamorphic.rule_mutants import RULE_MUTANTS
+from metamorphic.window_mutants import WINDOW_MUTANTS
 
 OPS, MODELS = "tests/metamorphic/test_op_relations.py", "tests/metamorphic/test_model_relations.py"
-MUTANTS = [*KERNEL_MUTANTS, *DRIVER_MUTANTS, *RULE_MUTANTS, *PASS_MUTANTS]
+MUTANTS = [*KERNEL_MUTANTS, *DRIVER_MUTANTS, *WINDOW_MUTANTS, *RULE_MUTANTS, *PASS_MUTANTS]
 ARRAYS = ("bngrad/runtime/kernel_call.py", "bngrad/opset/functions.py", "bngrad/opset/reduced_count.py")
 """The files of the package that the relations of single ops test."""
 

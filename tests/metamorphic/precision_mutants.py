@@ -39,18 +39,36 @@ PRECISION_MUTANTS = [
         ),
     ),
     *of(
-        "bngrad/training/loss_scaling.py",
+        "bngrad/training/all_finite.py",
         (
-            'make.op("Less", total',
-            'make.op("LessOrEqual", total',
-            "infinite gradients are applied",
-            (f"{_OF_SCALE}::test_gradients_that_no_scale_makes_finite",),
+            '"ReduceSum", differences)',
+            '"ReduceSum", differences[:1])',
+            "only the first gradient is looked at",
+            (f"{_OF_SCALE}::test_elements_decide_and_not_their_sum", *_OVERFLOW),
         ),
+        (
+            'make.typed("Sub", gradient, gradient)',
+            'make.typed("Abs", gradient)',
+            "large gradients overflow together",
+            (f"{_OF_SCALE}::test_elements_decide_and_not_their_sum",),
+        ),
+    ),
+    *of(
+        "bngrad/training/optim/group_updates.py",
+        (
+            "condition = is_applied if conditional else None",
+            "condition = None",
+            "a group is updated where gradients overflow",
+            ("tests/training/test_group_updates.py",),
+        ),
+    ),
+    *of(
+        "bngrad/training/loss_scaling.py",
         ("make.constant(0.5, _FLOAT)", "make.constant(0.25, _FLOAT)", "the scale falls too fast", _OVERFLOW),
         ("zero, counted), zero)", "zero, counted), counted)", "a skipped call counts as good", _OVERFLOW),
         (
             "make.constant(LARGEST, _FLOAT))",
-            "make.constant(np.inf, _FLOAT))",
+            'make.constant(float("inf"), _FLOAT))',
             "the scale grows without end",
             (f"{_OF_SCALE}::test_the_largest_scale_stays",),
         ),

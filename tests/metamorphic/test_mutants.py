@@ -10,14 +10,9 @@ import sys
 import pytest
 
 from bngrad.runtime.native_library import LIBRARY_VARIABLE, library_path
-from metamorphic.driver_mutants import DRIVER_MUTANTS
-from metamorphic.kernel_mutants import KERNEL_MUTANTS
 from metamorphic.mutant_process import PASSED, run_tests
 from metamorphic.mutants import ROOT, units_of
-from metamorphic.pass_mutants import PASS_MUTANTS
-from metamorphic.rule_mutants import RULE_MUTANTS
-
-MUTANTS = [*KERNEL_MUTANTS, *DRIVER_MUTANTS, *RULE_MUTANTS, *PASS_MUTANTS]
+from metamorphic.mutation_campaign import MUTANTS
 
 
 def test_there_are_many_and_none_twice():
