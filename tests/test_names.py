@@ -1,8 +1,9 @@
-"""Names of variables say what they hold, and docstrings begin with what they describe."""
+"""Names of variables say what they hold, and docstrings begin with what they describe; names of test files."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,12 @@ def test_names(folder):
     assert paths
     wrong = [f"{path.relative_to(ROOT)}: {fault}" for path in paths for fault in faults(path.read_text("utf-8"))]
     assert not wrong, "\n".join(wrong)
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """Of two with one name, pytest collects the first."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,16 @@ def test_refusals(arguments, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("program", ["digits_resnet20", "light", "quantize_digits", "train_digits"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "light",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("digits_resnet20", "quantize_digits", "train_digits")
+        ),
+    ],
+)
 def test_an_installed_package_comes_before_the_sources(program, tmp_path):
     path = str(ROOT / "models" / f"{program}.py")
     text = f"import runpy, sys; runpy.run_path({path!r}); print(*sys.path, sep='\\n')"

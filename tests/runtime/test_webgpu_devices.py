@@ -1,4 +1,4 @@
-"""Sessions on WebGPU: what is refused in one line, by a plugin that is not there; test_webgpu.py has one."""
+"""Sessions on WebGPU without a plugin: what is refused in one line; test_webgpu_plugin.py has one."""
 
 from __future__ import annotations
 
