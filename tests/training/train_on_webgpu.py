@@ -1,4 +1,4 @@
-"""Trains on the CPU and on WebGPU: train_on_webgpu.py MODEL STEPS BATCH. test_webgpu_plugin.py reads what it prints.
+"""Trains on the CPU and on WebGPU: train_on_webgpu.py MODEL STEPS BATCH, for test_webgpu_plugin.py.
 
 A process of its own: the environment chooses the adapter, and ONNX Runtime keeps the plugin that it has loaded.
 A `DeviceError` before anything is trained is printed as ``{"absent": message}``.
