@@ -15,7 +15,7 @@ pytest.importorskip("sklearn", reason="needs scikit-learn, pip install bngrad[mo
 
 
 def test_train():
-    command = [sys.executable, EXAMPLES / "pytorch" / "train.py", "--epochs", "5"]
+    command = [sys.executable, EXAMPLES / "pytorch" / "train.py", "--epochs", "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     first, last, accuracy = map(float, re.findall(r"\d\.\d+", done.stdout))
