@@ -16,7 +16,7 @@ SLOW = {
     "faults/test_out_of_memory.py::test_out_of_memory": "each amount of memory is a process of its own",
     "gpu/test_run_gpu.py::test_the_checks_pass_on_the_cpu": "each part of a run is a process of its own",
     "gpu/test_run_gpu.py::test_the_measurements_run_on_the_cpu": "five processes import PyTorch",
-    "from_torch/test_examples_pytorch.py::test_train": "a process of its own imports PyTorch, and exports a module",
+    "from_torch/test_examples_pytorch.py::test_train": "a process of its own exports a PyTorch module",
     "from_torch/test_pytorch_guide.py::test_guide": "the examples of a page train networks, one after the other",
     "test_large_models.py::test_peak_memory": "each command is two processes of its own",
     "test_page_examples.py::test_examples_run": "the examples of a page train networks, one after the other",
