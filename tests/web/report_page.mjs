@@ -121,22 +121,26 @@ seen.picture = await opened("validate", { viewport: { width: 1200, height: 900 }
   return found;
 });
 
-const marked = (page) => page.$eval("tr.marked", (row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent));
+/** Returns the cells of the row that the address names, once the page has followed it. */
+async function marked(page) {
+  await page.waitForFunction(() => location.hash && document.querySelector("tr.marked")?.id === location.hash.slice(1));
+  return page.$eval("tr.marked", (row) => [...row.cells].map((cell) => cell.textContent));
+}
 seen.graph = await opened("inspect", { viewport: { width: 1200, height: 900 } }, async (page) => {
   const found = { nodes: await page.locator(".graph .node").count() };
   await page.click(".graph a[href='#batch-norms-4']");
-  found.batchNorm = await marked(page);
+  found.batchNorm = (await marked(page)).slice(0, 2);
   await page.click(".graph a[href='#nodes-73']");
-  found.node = await marked(page);
+  found.node = (await marked(page)).slice(0, 2);
   await page.fill("#nodes input[type=search]", "no such name");
   await page.click(".graph a[href='#nodes-73']");
-  found.again = await marked(page);
+  found.again = (await marked(page)).slice(0, 2);
   await page.click(".copy");
   await page.waitForFunction(() => document.querySelector(".copy").textContent !== "Copy");
   found.copy = await page.textContent(".copy");
   await page.goto(`${page.url().split("#")[0]}#nodes-59`);
   await page.reload();
-  found.start = await marked(page);
+  found.start = (await marked(page)).slice(0, 2);
   return found;
 });
 seen.graph.static = await opened("inspect", { viewport: { width: 400, height: 800 }, javaScriptEnabled: false }, (page) =>
@@ -145,12 +149,12 @@ seen.graph.static = await opened("inspect", { viewport: { width: 400, height: 80
 seen.culprits = await opened("validate", { viewport: { width: 1200, height: 900 } }, async (page) => {
   const name = (await page.textContent(".culprits a")).trim();
   await page.click(".culprits li:first-child a:nth-of-type(2)");
-  const row = await page.$eval("tr.marked", (element) => [...element.cells].map((cell) => cell.textContent));
+  const row = await marked(page);
   const centre = await page.locator(".graph .centre").first();
   const region = await page.locator(".graph").first().boundingBox(), box = await centre.boundingBox();
   const visible = box.y >= region.y && box.y + box.height <= region.y + region.height;
   await centre.click();
-  const same = await page.$eval("tr.marked", (element) => [...element.cells].map((cell) => cell.textContent));
+  const same = await marked(page);
   return { name, row, visible, same };
 });
 
