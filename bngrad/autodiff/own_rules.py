@@ -143,6 +143,9 @@ def _may_have_type_of(value: ir.Value, x: ir.Value) -> bool:
     shape, expected = known_shape(value), known_shape(x)
     if shape is None or expected is None:
         return True
-    # A size of 1 would be broadcast to that of any number of samples.
-    of_one = (m == 1 and isinstance(n, str) and size_text(n) != "?" for m, n in zip(shape, expected, strict=False))
+    # One of the two has a size of 1, and would be broadcast to that of any number of samples.
+    of_one = (
+        1 in pair and any(isinstance(size, str) and size_text(size) != "?" for size in pair)
+        for pair in zip(shape, expected, strict=False)
+    )
     return may_be_equal(shape, expected) and not any(of_one)

@@ -154,6 +154,27 @@ def test_a_gradient_of_the_type_or_an_unknown_one_is_taken(register, rule):
     assert {value.name for value in graph.graph.output} >= {f"{name}_grad" for name in names}
 
 
+ROW = """<ir_version: 8, opset_import: ["" : 18, "my" : 1]>
+g (float[N, 3] x, float[1, 3] w) => (float loss) <float[N, 3] y> {
+  y = my.Add (x, w)
+  loss = ReduceSum <keepdims = 0> (y)
+}"""
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_gradient_of_any_number_of_rows_is_not_that_of_one(register, summed):
+    register("my", "Add", inputs=None)(
+        lambda back: [back.dY, back.op("ReduceSum", back.dY, back.int64([0])) if summed else back.dY]
+    )
+    model = onnx.parser.parse_model(ROW)
+    if summed:
+        assert bngrad.differentiate(model, wrt=["x", "w"])
+        return
+    message = "input 1, 'w', that is float[N, 3]; expected float[1, 3], the type of the input"
+    with pytest.raises(InputError, match=re.escape(message)):
+        bngrad.differentiate(model, wrt=["x", "w"])
+
+
 def test_the_type_of_a_function_of_onnx_is_checked(register):
     rule = (INVERSE_GRAD % 18).replace("Neg (b)", "ReduceSum (b)")
     register("com.microsoft", "Inverse")(onnx.parser.parse_function(rule))
