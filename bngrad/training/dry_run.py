@@ -123,7 +123,8 @@ def _losses(model: ir.Model, forward: ir.Model, path: str) -> tuple[list[LossCho
     Raises:
         ModelError: There is none; or the metadata of the model cannot be read.
     """
-    command = f"bngrad step {shlex.quote(path)} -o step.onnx"
+    file = f"./{path}" if path.startswith("-") else path  # no option
+    command = f"bngrad step {shlex.quote(file)} -o step.onnx"
     exported = read_forward_info(model)
     if exported is None:
         own = [str(value.name) for value in default_losses(forward)]

@@ -116,8 +116,8 @@ def test_the_losses(case):
 @pytest.mark.parametrize("case", MODELS)
 def test_each_command_runs(case, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    onnx.save(ir.to_proto(parsed(MODELS[case])), "a model.onnx")
-    for choice in trainability(parsed(MODELS[case]), "a model.onnx").losses:
+    onnx.save(ir.to_proto(parsed(MODELS[case])), "-a model.onnx")
+    for choice in trainability(parsed(MODELS[case]), "-a model.onnx").losses:
         program, *arguments = shlex.split(choice.command)
         assert program == "bngrad"
         code, _, err = command(*arguments, "--json")
