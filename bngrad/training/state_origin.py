@@ -126,8 +126,8 @@ def differences(origin: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ):
         lines.append(
             "it was trained in another way: other parameter groups, another precision, other batch norms in "
-            "training mode, other ops (--memory, --fuse, --conv-grad, --channels-last), or other attributes that "
-            "only training has, such as the ratio of a Dropout"
+            "training mode, other ops (--memory, --fuse, --conv-grad, --channels-last, --group-updates), or other "
+            "attributes that only training has, such as the ratio of a Dropout"
         )
     return lines
 

@@ -148,7 +148,7 @@ SAME_STATE = {
     "accumulate": ({"accumulate": 2}, {"accumulate": 4}, "it was made with accumulate 2, the step has 4"),
     "clip": ({"clip_norm": 1}, {}, "it was made with clip_norm 1.0, the step has None"),
     "groups": ({"groups": [bngrad.ParameterGroup(max_rank=1, learning_rate_scale=0)]}, {}, ANOTHER_TRAINING),
-    "ops": ({}, {"fuse": False}, "other ops (--memory, --fuse, --conv-grad, --channels-last)"),
+    "ops": ({}, {"fuse": False}, "other ops (--memory, --fuse, --conv-grad, --channels-last, --group-updates)"),
     "activation": ({}, of_text("Relu", "Tanh"), ANOTHER_MODEL),
     "attribute": ({}, of_text("pads = [1,1,1,1]", "dilations = [2,2], pads = [2,2,2,2]"), ANOTHER_MODEL),
     "loss": ({}, of_text("Loss (", "Loss <ignore_index = 2> ("), ANOTHER_MODEL),
