@@ -36,6 +36,7 @@ WINDOWS = {
     "long, any kernel": ((3, LONG), {"kernel_shape": [2, 5], "strides": [1, 1]}),
     "3-D": ((4, 6, 4), {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2]}),
     "3-D, overlap": ((4, 5, 5), {"kernel_shape": [2, 3, 3], "strides": [1, 2, 1], "pads": [0, 1, 1, 1, 0, 1]}),
+    "3-D, dilated": ((6, 5, 6), {"kernel_shape": [2, 2, 2], "dilations": [3, 2, 2]}),
     "3-D, 3x3x3": ((5, 5, 6), {"kernel_shape": [3, 3, 3], "strides": [2, 2, 2], "pads": [1] * 6}),
 }
 
