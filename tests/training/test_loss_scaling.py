@@ -21,7 +21,7 @@ def overflowing(**options):
 
 
 SUMS = """<ir_version: 9, opset_import: ["" : 18]>
-g (float[1,2] x) => (float loss) <float[2] w = {1, 2}, float[2,1] v = {1, 2}> {
+g (float[1,2] x) => (float loss) <float[2,1] v = {1, 2}, float[2] w = {1, 2}> {
     tiny = Constant <value_float = 1e-36> ()
     p = MatMul (x, v)
     q = Mul (p, tiny)
