@@ -10,7 +10,9 @@ from bngrad.opset.convolutions import MIN_IR_VERSION
 from bngrad.opset.domain import DOMAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
+
+    from bngrad.graph.node_makers import NodesAtEnd
 
 _REQUIRES = "bngrad.requires"
 """The domain of a node that no runtime has, and the overload of its function."""
@@ -27,6 +29,32 @@ def function_of(name: str, overload: str, graph: ir.Graph, attributes: Collectio
     """
     undefined = [ir.Attr(attribute, ir.AttributeType.UNDEFINED, None) for attribute in attributes]
     return ir.Function(DOMAIN, name, overload, graph=graph, attributes=undefined)
+
+
+def call_of(
+    model: ir.Model,
+    make: NodesAtEnd,
+    function: ir.Function,
+    inputs: Sequence[ir.Value | None],
+    outputs: Sequence[str],
+    attributes: Mapping[str, float],
+) -> Sequence[ir.Value]:
+    """Adds a function of `function_of` to a model and makes a node that calls it; returns the node's outputs.
+
+    Args:
+        model: The model.
+        make: Makes the node.
+        function: The function.
+        inputs: Its inputs; None for one that is left out.
+        outputs: A word for each output, which its name ends with.
+        attributes: Its attributes.
+    """
+    model.functions[function.identifier()] = function
+    values = make.outputs_of(function.name, *inputs, outputs=outputs, domain=function.domain, **attributes)
+    node = values[0].producer()
+    assert node is not None, "it has just been made"  # noqa: S101
+    node.overload = function.overload
+    return values
 
 
 def refuse_old_runtimes(

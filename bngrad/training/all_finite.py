@@ -9,9 +9,8 @@ import onnx_ir as ir
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of
-from bngrad.graph.overloads import function_of, refuse_old_runtimes
+from bngrad.graph.overloads import call_of, function_of, refuse_old_runtimes
 from bngrad.opset.convolutions import MIN_IR_VERSION
-from bngrad.opset.domain import DOMAIN
 from bngrad.opset.group_updates import IS_ALL_FINITE
 from bngrad.training.gradient_sums import sum_of, widest
 
@@ -41,11 +40,8 @@ def all_finite_by_op(model: ir.Model, make: NodesAtEnd, gradients: Sequence[ir.V
         graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": model.opset_imports[""]}, name=IS_ALL_FINITE)
         names = Names(ir.Model(graph, ir_version=MIN_IR_VERSION))
         graph.outputs.append(all_finite(NodesAtEnd(graph, names, IS_ALL_FINITE), inputs))
-        model.functions[DOMAIN, IS_ALL_FINITE, str(number)] = function_of(IS_ALL_FINITE, str(number), graph, ())
-        (part,) = make.outputs_of(IS_ALL_FINITE, *group, outputs=["all_finite"], domain=DOMAIN)
-        call = part.producer()
-        assert call is not None, "it has just been made"  # noqa: S101
-        call.overload = str(number)
+        function = function_of(IS_ALL_FINITE, str(number), graph, ())
+        (part,) = call_of(model, make, function, group, ["all_finite"], {})
         parts.append(as_condition(part))
         refuse_old_runtimes(model, IS_ALL_FINITE, [str(value.name) for value in inputs], ["all_finite"], ())
     result = parts[0]

@@ -13,7 +13,7 @@ from bngrad.errors import InputError
 from bngrad.graph.fresh_names import Names
 from bngrad.graph.node_makers import NodesAtEnd
 from bngrad.graph.node_reader import dtype_of
-from bngrad.graph.overloads import function_of, refuse_old_runtimes
+from bngrad.graph.overloads import call_of, function_of, refuse_old_runtimes
 from bngrad.opset.convolutions import MIN_IR_VERSION
 from bngrad.opset.domain import DOMAIN
 from bngrad.opset.group_updates import CONDITION, SIGNATURES, TYPES
@@ -82,23 +82,12 @@ def _update(
     name = optimizer.group_op
     scalars = optimizer.group_scalars(updates.nodes, group[0])
     graph = _definition(optimizer, group, scalars, model.opset_imports[""], conditional=is_applied is not None)
-    model.functions[DOMAIN, name, overload] = function_of(name, overload, graph, SIGNATURES[name][2])
+    function = function_of(name, overload, graph, SIGNATURES[name][2])
     weights, gradients, *slots = _columns(group)
     old = [*weights, *(slot for column in slots for slot in column)]
-    new = updates.make.outputs_of(
-        name,
-        *scalars,
-        is_applied,
-        *weights,
-        *gradients,
-        *old[len(weights) :],
-        outputs=["new_tensor"] * len(old),
-        domain=DOMAIN,
-        **optimizer.group_attributes(options),
-    )
-    call = new[0].producer()
-    assert call is not None, "it has just been made"  # noqa: S101
-    call.overload = overload
+    inputs = [*scalars, is_applied, *weights, *gradients, *old[len(weights) :]]
+    attributes = optimizer.group_attributes(options)
+    new = call_of(model, updates.make, function, inputs, ["new_tensor"] * len(old), attributes)
     for before, after in zip(old, new, strict=True):
         after.type, after.shape = before.type, before.shape
     return new
