@@ -24,6 +24,13 @@ inline Shape Vector(int64_t size) {
   return shape;
 }
 
+// The number of elements.
+inline int64_t CountOf(const Shape& shape) {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
 // "[2,3,4]"
 std::string ToString(const Shape& shape);
 

@@ -29,12 +29,6 @@ int MathOf(ElementType type, bool tf32) {
 
 }  // namespace
 
-int64_t CountOf(const Shape& shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
-
 PaddedX PaddedFor(const ConvAttributes& attributes, const Shape& x, const Shape& w, bool channels_last) {
   PaddedX padded = {{}, x, 0};
   for (size_t i = 0; i < attributes.begins.size(); ++i) {

@@ -15,8 +15,6 @@
 
 namespace bngrad::cuda {
 
-int64_t CountOf(const Shape& shape);
-
 // X for cuDNN, which has one number for the padding of both sides: the rest is zeros around X.
 struct PaddedX {
   Shape pads;      // of both sides

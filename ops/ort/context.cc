@@ -161,11 +161,7 @@ const Shape& RunContext::ShapeOfX() const { return inputs_[op_.definition->x].sh
 
 bool RunContext::has_axes() const { return op_.axes < inputs_.size(); }
 
-int64_t RunContext::count() const {
-  int64_t count = 1;
-  for (const int64_t size : ShapeOfX()) count *= size;
-  return count;
-}
+int64_t RunContext::count() const { return CountOf(ShapeOfX()); }
 
 Shape RunContext::ReadAxes() const {
   if (!has_axes()) return {};

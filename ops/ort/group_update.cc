@@ -7,12 +7,6 @@
 namespace bngrad {
 namespace {
 
-int64_t CountOf(const Shape& shape) {
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  return count;
-}
-
 const float* Scalar(const RunContext& c, size_t input) {
   return static_cast<const float*>(c.Data(input, Shape(), "a scalar"));
 }
